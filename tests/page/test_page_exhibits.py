@@ -24,20 +24,28 @@ NAMES, OTHER, LLAMA = list(names()), "The capital of Japan is", "pellucid/capita
 FULL = os.environ.get("PELLUCID_FULL") == "1"
 CASES = [(name, lang) for n, name in enumerate(NAMES) for lang in (("en", "zh") if FULL else (("en", "zh")[n % 2],))]
 open_model = Opened()
-# Of the shown exhibit: its sentences, and for each panel its title and every text in it that is a value or a name.
-SHOWN = """() => {
+# Of each panel its title and every text in it that is a value or a name.
+PANELS = """
   const texts = (node, selector) => [...node.querySelectorAll(selector)].map(e => e.textContent.trim());
   const parts = { answers: "h4, li bdi, li .number", table: "th, td", bars: ".name, .number",
     lines: "tbody th, tbody td", matrix: "tbody td", plane: "tbody th, tbody td", diagram: "h4, li p > *",
     network: ".about, .name, tbody td", text: ".line" };
+  const panels = (node) => [...node.querySelectorAll("[data-panel]")].map(e => [texts(e, "h3")[0], ...texts(e, parts[e.dataset.panel])]);
+"""
+# Of the shown exhibit: its sentences and panels.
+SHOWN = (
+    "() => {"
+    + PANELS
+    + """
   const article = document.querySelector("article");
   return {
     title: texts(article, "h2")[0], said: texts(article, ".said s")[0], true: article.querySelector(".true").lastChild.textContent.trim(),
     claims: [...article.querySelectorAll("[data-claim]")].map(e =>
       [e.dataset.claim, e.querySelector(".mark").getAttribute("aria-label"), e.lastChild.textContent]),
-    panels: [...article.querySelectorAll("[data-panel]")].map(e => [texts(e, "h3")[0], ...texts(e, parts[e.dataset.panel])]),
+    panels: panels(article),
   };
 }"""
+)
 
 
 def show(tab: Tab, name: str, lang: str, **fields: str) -> None:

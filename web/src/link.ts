@@ -22,12 +22,14 @@ export interface Place {
   exhibit: string; // its name, the model that it runs on where that is not its own, and its settings
   on: string;
   controls: string;
+  trained: number; // the recorded step of a training, 0 the newest
+  weight: string; // of which a cell is explained, as "layers.2.ffn.down.weight 5,17"
   tour: number; // of a station, from 1; 0 is no tour
 }
 
-export const NOWHERE: Place = { view: "life", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", trial: "", budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", tour: 0 };
+export const NOWHERE: Place = { view: "life", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", trial: "", budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", trained: 0, weight: "", tour: 0 };
 const LONGEST = 20_000; // characters of a prompt in a link
-const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], tour: [0, 99] } as const;
+const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], trained: [0, 1_000_000_000], tour: [0, 99] } as const;
 
 // Only what differs from where the page opens.
 export function written(place: Place): string {
@@ -38,7 +40,7 @@ export function written(place: Place): string {
 
 export function read(fragment: string): Place {
   const fields = new URLSearchParams(fragment.replace(/^#/, "")), place: Place = { ...NOWHERE };
-  for (const key of ["view", "model", "with", "prompt", "block", "tensor", "cell", "sampling", "trial", "budget", "edits", "against", "other", "sweep", "exhibit", "on", "controls"] as const) {
+  for (const key of ["view", "model", "with", "prompt", "block", "tensor", "cell", "sampling", "trial", "budget", "edits", "against", "other", "sweep", "exhibit", "on", "controls", "weight"] as const) {
     const text = fields.get(key);
     if (text !== null && text.length <= LONGEST) place[key] = text;
   }

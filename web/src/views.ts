@@ -7,12 +7,14 @@ import { kept } from "./run/cache";
 import { recorded } from "./run/recorded";
 import { routers } from "./run/routing";
 import type { Run, Tensor } from "./run/types";
+import { now } from "./state.svelte";
 import Attention from "./views/Attention.svelte";
 import Budget from "./views/Budget.svelte";
 import Cache from "./views/Cache.svelte";
 import Change from "./views/Change.svelte";
 import Exhibits from "./views/Exhibits.svelte";
 import Experts from "./views/Experts.svelte";
+import Learning from "./views/Learning.svelte";
 import Life from "./views/Life.svelte";
 import NextToken from "./views/NextToken.svelte";
 
@@ -29,6 +31,7 @@ export const VIEWS: readonly [View, ...View[]] = [
   { name: "cache", title: () => "page.view.cache", there: (run, tensors) => run.values && !encoder(run) && run.steps.length > 0 && kept(tensors).length > 0, component: Cache },
   { name: "budget", title: () => "page.view.budget", there: () => recorded === null || "catalog" in recorded.answers, component: Budget },
   { name: "change", title: () => "page.view.change", there: (run) => recorded === null && run.values && run.prompt !== null && run.steps.length > 0, component: Change },
+  { name: "learning", title: () => "page.view.learning", there: () => (recorded === null ? now.training : "training" in recorded.answers), component: Learning },
   { name: "exhibits", title: () => "page.view.exhibits", there: () => recorded === null || "exhibits" in recorded.answers, component: Exhibits },
 ];
 

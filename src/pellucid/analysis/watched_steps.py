@@ -12,6 +12,7 @@ from pellucid.analysis.deep_or_wide import config_of
 from pellucid.analysis.rows import plane_of
 from pellucid.analysis.small_training import corpus, numbers_of, training_run, untrained
 from pellucid.batch.step import Step
+from pellucid.runs.answers import visible_text
 from pellucid.training.loop import TrainingRun
 from pellucid.training.why import Why, why_moved
 from pellucid.watching.watch import watch
@@ -173,7 +174,7 @@ def contributions(why: Why, shown: int) -> tuple[list[tuple[str, str, float, flo
     rows = []
     for pull in why.tokens[:shown]:
         ids = documents[pull.document].target
-        piece = objective.tokenizer.decode([pull.id])
+        piece = visible_text(objective.tokenizer.decode([pull.id]))
         rows.append((piece, text_before(ids, pull.position - 1), sum(pull.x), thousandths(sum(pull.delta)), thousandths(pull.product)))
     return rows, thousandths(sum(pull.product for pull in why.tokens[shown:]))
 
@@ -195,4 +196,4 @@ def adds_up(why: Why) -> bool:
 def pieces_of(prompt: str) -> list[str]:
     """Return the text of each token of a prompt."""
     tokenizer = corpus()[0].tokenizer
-    return [tokenizer.decode([id]) for id in tokenizer.encode(prompt).ids]
+    return [visible_text(tokenizer.decode([id])) for id in tokenizer.encode(prompt).ids]

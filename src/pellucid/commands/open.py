@@ -23,7 +23,7 @@ def add(app: typer.Typer) -> None:
     @command(app, "open", say("open.help"))
     def open_(
         ctx: typer.Context,
-        model: Annotated[str, typer.Argument(metavar="[MODEL|TRACE]", help=say("open.help.model"))] = SPECIMEN,
+        model: Annotated[str, typer.Argument(metavar="[MODEL|TRACE|RUN]", help=say("open.help.model"))] = SPECIMEN,
         recorded_by: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=say("open.help.beside"))] = None,
         port: Annotated[int, options.integer("--port", say("open.help.port"))] = 0,
         no_browser: Annotated[bool, typer.Option("--no-browser", help=say("open.help.no_browser"))] = False,
@@ -62,6 +62,7 @@ def judge(name: str) -> None:
     if "config.json" in files:
         return
     from pellucid.tracing import INDEX
+    from pellucid.training.run_folder import RUN
 
-    if INDEX not in files:
-        raise UseError("open.folder", folder=name, index=INDEX, found=All(files[:10]) if files else say("open.empty"))
+    if not {INDEX, RUN} & set(files):
+        raise UseError("open.folder", folder=name, index=INDEX, run=RUN, found=All(files[:10]) if files else say("open.empty"))

@@ -86,6 +86,7 @@ class LinePanelDocument(TypedDict):
     across: str
     at: list[str | float]
     series: list[SeriesDocument]
+    marked: Annotated[float | None, "a value of the axis that the panels beside it show"]
 
 
 class MatrixPanelDocument(TypedDict):
@@ -97,7 +98,7 @@ class MatrixPanelDocument(TypedDict):
     columns: list[str]
     values: Annotated[list[list[float | None]], "null: hidden"]
     path: Annotated[Path | None, "of the tensor; null: of several"]
-    scale: Literal["share", "signed"]
+    scale: Literal["share", "signed", "size"]
 
 
 class PointDocument(TypedDict):
@@ -322,7 +323,7 @@ def panel(p: Panel) -> PanelDocument:
         return {"kind": "bars", "title": p.title, "bars": bars, "unit": p.unit, "most": p.most}
     if isinstance(p, LinePanel):
         series: list[SeriesDocument] = [{"name": name, "values": [finite(v) for v in own]} for name, own in p.series.items()]
-        return {"kind": "lines", "title": p.title, "across": p.across, "at": [*p.at], "series": series}
+        return {"kind": "lines", "title": p.title, "across": p.across, "at": [*p.at], "series": series, "marked": p.marked}
     if isinstance(p, MatrixPanel):
         values = [[finite(v) for v in row] for row in p.values]
         path = p.path or None

@@ -20,6 +20,7 @@ from pellucid.documents.run_difference import DifferencesDocument
 from pellucid.documents.sweep import HeadsDocument, SweepDocument
 from pellucid.documents.switch_list import SwitchesDocument
 from pellucid.documents.tensor import StatsDocument, TensorDocument
+from pellucid.documents.training import TrainingDocument
 from pellucid.documents.why import WhyDocument
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -38,8 +39,9 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "differences": DifferencesDocument,
     "sweep": SweepDocument,
     "switches": SwitchesDocument,
+    "moved": WhyDocument,
 }
-OF_EXHIBITS = {"exhibits": ExhibitListDocument, "exhibit": ExhibitDocument}
+OF_EXHIBITS = {"exhibits": ExhibitListDocument, "exhibit": ExhibitDocument, "training": TrainingDocument}
 IMPORTED = 'import type { CandidateDocument } from "../run/documents";'
 HEAD = "// Generated: python -m pellucid.documents.generated\n"
 

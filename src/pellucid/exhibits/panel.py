@@ -40,24 +40,31 @@ class BarPanel:
 
 @dataclass(frozen=True)
 class LinePanel:
-    """Numbers along an axis, a line for each series. across: the axis' name.  at: its values.  series: {name: a number for each}."""
+    """Numbers along an axis, a line for each series. across: the axis' name.  at: its values.  series: {name: a number for each}.
+
+    marked: a value of the axis that the panels beside it show.
+    """
 
     title: str
     across: str
     at: Sequence[str | float]
     series: Mapping[str, Sequence[float | None]]
+    marked: float | None = None
 
 
 @dataclass(frozen=True)
 class MatrixPanel:
-    """Cells of one tensor. path: the tensor's, "" for a difference or a sum of several.  scale: "share" from 0 to 1, "signed" about 0."""
+    """Cells of one tensor. path: the tensor's, "" for a difference or a sum of several.
+
+    scale: "share" from 0 to 1, "signed" about 0, "size" by powers of what is above 0.
+    """
 
     title: str
     rows: Sequence[str]
     columns: Sequence[str]
     values: Sequence[Sequence[float | None]]  # None: hidden
     path: str = ""
-    scale: Literal["share", "signed"] = "signed"
+    scale: Literal["share", "signed", "size"] = "signed"
 
 
 @dataclass(frozen=True)

@@ -77,4 +77,9 @@ def visible(piece: Piece) -> str:
         text = piece.raw.decode("utf-8")
     except UnicodeDecodeError:
         return f"<{piece.raw.hex(' ').upper()}>"
+    return visible_text(text)
+
+
+def visible_text(text: str) -> str:
+    """Write a text so that each character shows: a space as ·, control characters escaped."""
     return "".join("·" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

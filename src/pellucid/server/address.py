@@ -10,6 +10,9 @@ from pellucid.runs.request import LARGEST, wrong
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from pellucid.runs.kept_run import Run
+    from pellucid.server.session import Session
+
 
 def query(request: "Request", *names: str) -> dict[str, str]:
     """Return the parameters of an address. A RequestError for one that is unknown or repeated; every route takes `lang`."""
@@ -63,3 +66,18 @@ def named(given: Mapping[str, str]) -> str:
 def optional(given: Mapping[str, str], name: str, absent: Any) -> Any:
     """Parse a whole number in an address, or return `absent`."""
     return absent if name not in given else integer(given[name], name)
+
+
+def run_at(session: "Session", request: "Request") -> "Run":
+    """Return the run that the path names. A RequestError if it is not kept."""
+    return session.runs[request.path_params["run"]]
+
+
+def step_at(request: "Request", run: "Run") -> int:
+    """Return the number of the step that the path names. A RequestError if `run` has none."""
+    return integer(request.path_params["step"], "step", run.trace.steps - 1)
+
+
+def tensor_at(request: "Request") -> int:
+    """Return the number of the tensor that the path names."""
+    return integer(request.path_params["n"], "n")

@@ -19,13 +19,12 @@ from pellucid.messages import speaking
 from pellucid.runs import request as request_body
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.worker import Stop, Worker
-from pellucid.server.address import integer, named, optional, plain, query, real, taken, truth
+from pellucid.server.address import integer, named, optional, plain, query, real, run_at, step_at, taken, tensor_at, truth
 from pellucid.server.faults import answer, error_response
 from pellucid.server.files import File, files, sent
 from pellucid.server.guard import Guard, language
 
 if TYPE_CHECKING:
-    from pellucid.runs.kept_run import Run
     from pellucid.server.session import Session
 
 T = TypeVar("T")
@@ -85,6 +84,8 @@ class Api:
             route("/api/catalog", self.catalog),
             route("/api/exhibits", self.exhibits),
             route("/api/exhibits/{name}", self.exhibit, "POST"),
+            route("/api/training", self.training),
+            route("/api/training/why", self.training_why),
         ]
 
     async def session(self) -> "Session":
@@ -344,20 +345,16 @@ class Api:
         name, (model, settings) = request.path_params["name"], exhibit_request(body, self.limits)
         return answer(await self.worker.run(request, lambda stop: session.gallery.run(name, model, settings, stop)))
 
+    async def training(self, request: Request) -> Response:
+        given, session = query(request, "step"), await self.session()
+        return answer(await run_in_threadpool(session.learning.document, optional(given, "step", None)))
 
-def run_at(session: "Session", request: Request) -> "Run":
-    """Return the run that the path names. A RequestError if it is not kept."""
-    return session.runs[request.path_params["run"]]
-
-
-def step_at(request: Request, run: "Run") -> int:
-    """Return the number of the step that the path names. A RequestError if `run` has none."""
-    return integer(request.path_params["step"], "step", run.trace.steps - 1)
-
-
-def tensor_at(request: Request) -> int:
-    """Return the number of the tensor that the path names."""
-    return integer(request.path_params["n"], "n")
+    async def training_why(self, request: Request) -> Response:
+        given, session = query(request, "step", "weight", "cell"), await self.session()
+        step = integer(given.get("step", ""), "step")
+        return answer(
+            await self.worker.run(request, lambda stop: session.learning.why(step, given.get("weight", ""), given.get("cell", ""), stop))
+        )
 
 
 def spoken(handler: Handler) -> Handler:

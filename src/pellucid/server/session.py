@@ -23,19 +23,26 @@ from pellucid.runs.worker import Stop
 from pellucid.server.bench import Bench
 from pellucid.server.bills import Bills
 from pellucid.server.exhibits import Gallery
+from pellucid.server.learning import Learning, is_run, trained
 from pellucid.tracing import INDEX, Trace, load_trace
 
 SCHEMA = 1
 
 
 class Session:
-    """The state of one server. opened: a model's name or the folder of a trace; None opens the first specimen.  how: `load`'s settings.
+    """The state of one server. opened: a model's name, or the folder of a trace or of a run of training; None opens the first specimen.
+
+    how: `load`'s settings.
 
     recorded_by: the model that the trace was recorded from. Without it a name in the trace is loaded only if it is a specimen's.
     """
 
     def __init__(self, opened: str | None, limits: Limits, recorded_by: str | None = None, **how: Any) -> None:
         self.limits, self.runs, self.opened = limits, RunStore(limits), opened
+        training = Path(opened) if opened is not None and is_run(Path(opened)) else None
+        self.learning = Learning(training)
+        if training is not None:
+            opened = trained(training)
         folder = Path(opened) if opened is not None and (Path(opened) / INDEX).is_file() else None
         traced = None if folder is None else load_trace(folder)
         if recorded_by is not None and traced is None:
@@ -57,7 +64,8 @@ class Session:
             self.runs.put(self.first)
         rows = self.registry.list()
         current = self.registry.opened or rows[0]["name"]
-        return {"schema": SCHEMA, "current": current, "run": self.first and self.first.id, "models": rows}
+        training = None if self.learning.run is None else str(self.learning.run.folder)
+        return {"schema": SCHEMA, "current": current, "run": self.first and self.first.id, "training": training, "models": rows}
 
     def new_run(self, request: RunRequest, stop: Stop) -> RunDocument:
         """Run a prompt, keep the run and return its document."""

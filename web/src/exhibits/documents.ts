@@ -89,6 +89,7 @@ export interface LinePanelDocument {
   across: string;
   at: (string | number)[];
   series: SeriesDocument[];
+  marked: number | null; // a value of the axis that the panels beside it show
 }
 
 export interface MatrixPanelDocument {
@@ -98,7 +99,7 @@ export interface MatrixPanelDocument {
   columns: string[];
   values: ((number | null)[])[]; // null: hidden
   path: string | null; // of the tensor; null: of several
-  scale: "share" | "signed";
+  scale: "share" | "signed" | "size";
 }
 
 export interface NetworkPanelDocument {
@@ -161,4 +162,17 @@ export interface TextPanelDocument {
   kind: "text";
   title: string;
   lines: string[];
+}
+
+export interface TrainingDocument {
+  schema: 1;
+  name: string;
+  folder: string;
+  steps: number; // of the recipe
+  taken: number; // that are logged
+  watched: number[]; // recorded steps
+  step: number | null; // the recorded step that is shown; null: none is recorded
+  parameters: string[]; // whose cells can be explained
+  shapes: Record<string, number[]>;
+  panels: (AnswerPanelDocument | TablePanelDocument | BarPanelDocument | LinePanelDocument | MatrixPanelDocument | PlanePanelDocument | DiagramPanelDocument | NetworkPanelDocument | TextPanelDocument)[];
 }

@@ -1,11 +1,11 @@
 // The server, as functions. Every request carries the token that the opened address brought; it leaves the address at once.
 
 import type { Settings } from "../exhibits/address";
-import type { ExhibitDocument, ExhibitListDocument } from "../exhibits/documents";
+import type { ExhibitDocument, ExhibitListDocument, TrainingDocument } from "../exhibits/documents";
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
 import { Columns, cellOf } from "./columns";
-import type { CellPartsDocument, CodeDocument, DifferenceDocument, LensDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument } from "./documents";
+import type { CellPartsDocument, CodeDocument, DifferenceDocument, LensDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument, WhyDocument } from "./documents";
 import { attributed, type Attribution } from "./lens";
 import type { Measured, Measuring } from "./measured";
 import { recorded, unpacked, type Carried } from "./recorded";
@@ -71,6 +71,11 @@ async function json<T>(path: string, init?: RequestInit): Promise<T> {
 }
 
 export const models = (): Promise<Models> => json("models");
+
+// The run of training at a recorded step, the newest where it is 0.
+export const training = (step: number): Promise<TrainingDocument> => json(`training${step > 0 ? `?step=${step}` : ""}`);
+
+export const moved = (step: number, weight: string, cell: string): Promise<WhyDocument> => json(`training/why?${query({ step, weight, cell })}`);
 
 // A request's prompt: a text, or for a model without a tokenizer token ids, as "#1 2 3".
 const given = (prompt: string): object => (/^#\s*\d+([\s,]+\d+)*\s*$/.test(prompt) ? { ids: (prompt.match(/\d+/g) ?? []).map(Number) } : { prompt });

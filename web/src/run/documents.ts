@@ -123,6 +123,14 @@ export interface MaskDocument {
   fill: number | null; // the score of keys that are not seen, so that they count; null: they do not
 }
 
+export interface MoveDocument {
+  total: number | null;
+  gradient: number | null; // by this step's gradient
+  momentum: number | null; // by those of earlier steps
+  decay: number | null; // by the weight's own decay
+  clip: number | null; // the factor by which the step's gradients were clipped
+}
+
 export interface OriginDocument {
   path: string;
   row: number | null; // its position in the text
@@ -329,4 +337,44 @@ export interface TurnsDocument {
   scaling: string | null;
   pairs: PairDocument[];
   total: number; // the sum of the products: their part of q · k
+}
+
+export interface WhyDocument {
+  schema: 1;
+  run: string; // its folder
+  step: number;
+  path: string;
+  index: number[];
+  weight: number | null; // before the step
+  gradient: number | null; // autograd's, before it is clipped
+  total: number | null; // the sum over all tokens
+  count: number; // all tokens
+  rest: number | null; // the sum over those that are not listed
+  tokens: WhyTokenDocument[]; // the largest, in size
+  documents: WhyTextDocument[];
+  uses: WhyUseDocument[]; // tied weights have several
+  others: string[]; // tensors whose op reads the weight, but does not say how
+  move: MoveDocument;
+}
+
+export interface WhyTextDocument {
+  number: number;
+  source: string; // where it comes from
+  text: string;
+}
+
+export interface WhyTokenDocument {
+  path: string; // the tensor that the weight's op made
+  document: number; // its number
+  position: number; // in the document; -1: padding
+  id: number; // -1: unknown
+  piece: string | null; // null: no piece has this id
+  x: (number | null)[]; // the derivative of each dependent number by the weight; of a product, its input
+  delta: (number | null)[]; // the loss's derivative by each
+  product: number | null;
+}
+
+export interface WhyUseDocument {
+  path: string;
+  sum: number | null;
 }

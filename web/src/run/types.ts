@@ -11,7 +11,8 @@ export type Step = RunStepDocument;
 export type Tensor = TensorDocument;
 
 export interface ModelEntry { name: string; kind: string; parameters: number; bytes: number; dtype: string; held: string; weights: boolean; prompt: string | null }
-export interface Models { current: string; run: string | null; models: ModelEntry[] }
+// training: the folder of the run of training that the server was opened with.
+export interface Models { current: string; run: string | null; training?: string | null; models: ModelEntry[] }
 
 export interface Terms {
   factors: Record<string, (number | null)[]>;

@@ -1,0 +1,107 @@
+"""A run of training for people: its log and its recorded steps as panels. One step is shown, and every panel follows it."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal, TypedDict
+
+from pellucid.analysis.training_film import (
+    about,
+    curves,
+    most_moved,
+    part_changes,
+    patterns,
+    percents,
+    prompts_at,
+    token_rows,
+    ways,
+)
+from pellucid.api.run import Run
+from pellucid.documents.definition import Count
+from pellucid.documents.exhibit import PanelDocument, panel
+from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, Point, TablePanel
+from pellucid.messages import say
+from pellucid.runs.answers import visible_text
+
+SCHEMA: Final = 1
+ROWS = 120  # parameters of a picture or a table
+
+
+class TrainingDocument(TypedDict):
+    """A run of training at one of its recorded steps."""
+
+    schema: Literal[1]
+    name: str
+    folder: str
+    steps: Annotated[Count, "of the recipe"]
+    taken: Annotated[Count, "that are logged"]
+    watched: Annotated[list[Count], "recorded steps"]
+    step: Annotated[Count | None, "the recorded step that is shown; null: none is recorded"]
+    parameters: Annotated[list[str], "whose cells can be explained"]
+    shapes: dict[str, list[Count]]
+    panels: list[PanelDocument]
+
+
+def training_document(run: Run, step: int | None = None) -> TrainingDocument:
+    """Return a run at a recorded step; the newest where None, or if it is not recorded."""
+    log, watched = run.log, list(run.watched)
+    shown = step if step in watched else watched[-1] if watched else None
+    shapes = {} if shown is None else run.watched[shown].updates
+    return {
+        "schema": SCHEMA,
+        "name": run.recipe.name,
+        "folder": str(run.folder),
+        "steps": run.recipe.train.steps,
+        "taken": int(log[-1]["step"]) if log else 0,
+        "watched": watched,
+        "step": shown,
+        "parameters": list(shapes),
+        "shapes": {path: list(x.shape) for path, x in shapes.items()},
+        "panels": [panel(p) for p in panels(run, log, watched, shown)],
+    }
+
+
+def panels(run: Run, log: list[dict[str, Any]], watched: list[int], shown: int | None) -> Iterator[Panel]:
+    """Yield the pictures of a run, in the order in which they are read."""
+    across = say("training.step")
+    if log:
+        at, losses, apart = curves(log)
+        series = {say("training.loss"): losses} | ({say("training.held_out"): apart} if any(x is not None for x in apart) else {})
+        yield LinePanel(say("training.losses"), across, at, series, shown)
+    if shown is None:
+        return
+    every = [about(run, step)["parameters"] for step in watched]
+    yield LinePanel(say("training.parts"), across, watched, part_changes(every), shown)
+    yield from attention(run, watched, shown)
+    if points := token_rows(run, watched):
+        places, share = ways(points)
+        dots = [Point(f"{text} {step}", x, y) for text, way in places.items() for step, (x, y) in zip(watched, way, strict=True)]
+        yield PlanePanel(say("training.ways", share=share), say("training.first"), say("training.second"), dots)
+    changes = percents(every)
+    rows = [path for path, own in changes.items() if None not in own][:ROWS]  # a weight that was 0 has no change in percent
+    title = say("training.changes", count=len(changes), shown=len(rows))
+    yield MatrixPanel(title, rows, [str(step) for step in watched], [changes[path] for path in rows], scale="size")
+    yield table(every[watched.index(shown)], shown)
+
+
+def attention(run: Run, watched: list[int], shown: int) -> Iterator[Panel]:
+    """Yield the pattern of each prompt's head that training moved most, after the first recorded step and the shown one."""
+    first, own, last = (prompts_at(run, step) for step in (watched[0], shown, watched[-1]))
+    for before, now, after in zip(first, own, last, strict=True):
+        if (head := most_moved(patterns(before), patterns(after))) is None:
+            continue
+        path, n = head
+        pieces = [visible_text(run.objective.tokenizer.decode([id])) for id in now.ids]
+        for step, trace in ((watched[0], before), (shown, now)):
+            values = patterns(trace)[path][n].tolist()
+            yield MatrixPanel(say("training.pattern", path=path, head=n, step=step), pieces, pieces, values, path, "share")
+
+
+def table(parameters: dict[str, dict[str, float | None]], step: int) -> TablePanel:
+    """Return what a step did to each parameter, the most moved first."""
+    order = sorted(parameters, key=lambda path: -(parameters[path]["ratio"] or 0.0))[:ROWS]
+    columns = [say("training.parameter"), say("training.norm"), say("training.gradient"), say("training.update")]
+    rows = [
+        [path, one["norm"], one["gradient"], one["update"], None if one["ratio"] is None else 100 * one["ratio"], one["angle"]]
+        for path in order
+        for one in (parameters[path],)
+    ]
+    return TablePanel(say("training.table", step=step), [*columns, say("training.percent"), say("training.angle")], rows)

@@ -1,0 +1,48 @@
+"""A run of training for the page: its document at a recorded step, and why a cell moved there."""
+
+from pathlib import Path
+
+from pellucid.api.run import Run
+from pellucid.documents.training import TrainingDocument, training_document
+from pellucid.documents.why import WhyDocument, why_document
+from pellucid.errors import RequestError
+from pellucid.runs.worker import Stop
+from pellucid.training.run_folder import RUN
+
+
+def is_run(folder: Path) -> bool:
+    """True for the folder of a run of training."""
+    return (folder / RUN).is_file()
+
+
+def trained(folder: Path) -> str | None:
+    """Return the folder of the model that a run has finished. None while it trains."""
+    model = folder / "model"
+    return str(model) if (model / "config.json").is_file() else None
+
+
+class Learning:
+    """The run of training that a server was opened with. folder: None for a server without one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.run = None if folder is None else Run(folder)
+
+    def opened(self) -> Run:
+        """Return the run. A RequestError without one."""
+        if self.run is None:
+            raise RequestError("server.training", 404)
+        return self.run
+
+    def document(self, step: int | None) -> TrainingDocument:
+        """Return the run at a recorded step."""
+        return training_document(self.opened(), step)
+
+    def why(self, step: int, weight: str, cell: str, stop: Stop) -> WhyDocument:
+        """Return why a weight's cell moved in a step. cell: its indices, as "5,17"."""
+        run = self.opened()
+        try:
+            index = [int(word) for word in cell.split(",")]
+        except ValueError:
+            raise RequestError("server.field", 400, "cell", name="cell", found=cell, allowed="5,17") from None
+        stop.check()
+        return why_document(run, step, weight, index)

@@ -1,0 +1,124 @@
+"""A run of training on the page: one step is shown in every picture, and a cell's gradient is the sum that Python gives."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Route, expect
+
+import pellucid
+from browser import download_page, open_file, open_offline_tab, open_tab, serve_from_thread
+from pellucid.documents.training import TrainingDocument, training_document
+from pellucid.messages import phrases, speaking
+from test_page_access import AXE, VIOLATIONS
+from test_page_exhibits import DRAWN, PANELS
+from watched_runs import WATCHED, watched_run
+
+WEIGHT, CELL = "layers.1.ffn.down.weight", (5, 17)
+SHOWN = f"() => {{ {PANELS} return panels(document); }}"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> pellucid.Run:
+    return watched_run(tmp_path_factory.mktemp("film"))
+
+
+@pytest.fixture(scope="module")
+def film(run: pellucid.Run) -> Iterator[str]:
+    with serve_from_thread(str(run.folder)) as address:
+        yield address
+
+
+def expected(document: TrainingDocument, lang: str) -> list[list[str]]:
+    """Return the texts of a document's panels, in the form of SHOWN."""
+    panels: list[Any] = list(document["panels"])
+    return [[text.strip() for text in (p["title"], *DRAWN[p["kind"]](p, lang))] for p in panels]
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_every_picture_follows_the_scrubber(browser: Browser, film: str, run: pellucid.Run, lang: str) -> None:
+    with open_tab(browser, film) as tab:
+        tab.go(lang)
+        for i, step in reversed(list(enumerate(WATCHED))):
+            tab.page.locator("input[type=range]").fill(str(i))
+            tab.page.wait_for_selector(f"[data-step='{step}']")
+            tab.settle()
+            with speaking(lang):
+                assert tab.page.evaluate(SHOWN) == expected(training_document(run, step), lang)
+            marks = tab.page.locator("[data-marked]").evaluate_all("all => all.map(e => e.dataset.marked)")
+            assert marks == [str(step)] * 2
+        assert not tab.page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        assert tab.page.inner_text("nav a[aria-current]") == phrases(lang)["page.view.learning"]
+
+
+def test_a_step_late_would_be_seen(browser: Browser, film: str, run: pellucid.Run) -> None:
+    """The mutant: the page gets the step before."""
+
+    def earlier(route: Route) -> None:
+        route.continue_(url=route.request.url.replace("step=8", "step=4"))
+
+    with open_tab(browser, film) as tab:
+        tab.page.route("**/api/training?*", earlier)
+        tab.go(trained=8, view="learning")
+        tab.page.wait_for_selector("[data-step]")
+        with speaking("en"):
+            assert tab.page.evaluate(SHOWN) != expected(training_document(run, 8), "en")
+
+
+def test_a_cell_opens_its_tokens(browser: Browser, film: str, run: pellucid.Run) -> None:
+    why = run.why(WEIGHT, CELL, 8)
+    with open_tab(browser, film) as tab:
+        tab.go(trained=8, view="learning")
+        tab.page.select_option("[data-weight]", WEIGHT)
+        tab.page.fill("[data-cell]", "5,17")
+        tab.page.click("[data-why]")
+        sums = tab.page.locator("[data-gradient]")
+        expect(sums).to_have_count(1)
+        assert float(sums.get_attribute("data-gradient") or "nan") == why.gradient
+        assert float(sums.get_attribute("data-total") or "nan") == why.total()
+        products = tab.page.locator("[data-product]").evaluate_all("all => all.map(e => Number(e.dataset.product))")
+        assert products == [token.product for token in why.tokens[: len(products)]] and len(products) > 5
+        assert run.text(why.tokens[0].document) in tab.page.locator("[data-product]").first.inner_text()
+        tab.page.fill("[data-cell]", "5,999")
+        tab.page.click("[data-why]")
+        expect(tab.page.locator("[role=alert]")).to_contain_text("999")
+        tab.refusals.add(400)
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 390), (True, 1440)])
+def test_axe_finds_nothing(browser: Browser, film: str, dark: bool, width: int) -> None:
+    if not AXE.is_file():
+        pytest.skip("web/node_modules is not installed")
+    with open_tab(browser, film, viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light") as tab:
+        tab.go("zh" if dark else "en", view="learning", trained=8, weight=f"{WEIGHT} 5,17")
+        expect(tab.page.locator("[data-gradient]")).to_have_count(1)
+        tab.settle()
+        tab.page.evaluate(AXE.read_text(encoding="utf-8"))
+        assert (wrong := tab.page.evaluate(VIOLATIONS)) == [], json.dumps(wrong, ensure_ascii=False)
+        assert not tab.page.evaluate("document.documentElement.scrollWidth > innerWidth")
+
+
+def test_a_saved_file_has_every_step(browser: Browser, film: str, run: pellucid.Run, tmp_path: Path) -> None:
+    file = download_page(browser, film, tmp_path, lang="zh", view="learning")
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "[data-step]")
+        for i in (0, 2):
+            tab.page.locator("input[type=range]").fill(str(i))
+            tab.page.wait_for_selector(f"[data-step='{WATCHED[i]}']")
+            with speaking("zh"):
+                assert tab.page.evaluate(SHOWN) == expected(training_document(run, WATCHED[i]), "zh")
+
+
+def test_a_run_that_goes_on_is_followed(browser: Browser, tmp_path: Path) -> None:
+    """The log grows while the page is open."""
+    run = watched_run(tmp_path)
+    log = run.folder / "log.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+    log.write_text("".join(lines[:8]), encoding="utf-8")
+    with serve_from_thread(str(run.folder)) as address, open_tab(browser, address) as tab:
+        tab.go()
+        expect(tab.page.locator("[data-taken]")).to_have_attribute("data-taken", "8")
+        log.write_text("".join(lines), encoding="utf-8")
+        expect(tab.page.locator("[data-taken]")).to_have_attribute("data-taken", "12")
