@@ -8,7 +8,7 @@ from playwright.sync_api import Browser
 from browser import Tab, chromium, open_tab, serve_from_command
 
 
-@pytest.fixture(scope="package")  # its event loop must end before other folders run theirs
+@pytest.fixture(scope="module")  # its event loop must end before other folders run theirs
 def browser() -> Iterator[Browser]:
     with chromium() as started:
         yield started
