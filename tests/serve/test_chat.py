@@ -113,5 +113,10 @@ def test_a_wrong_value_is_named(server: OpenAiServed, fields: dict[str, Any], pa
 
 
 def test_a_model_without_a_template_says_so() -> None:
-    with openai_served(load("pellucid/capitals")) as plain:
-        assert plain.wrong(PATH, 400, None, messages=TURNS)["code"] == "template.missing"
+    """By its name: a file of the server is nothing for its clients."""
+    model = load("pellucid/capitals-llama")
+    with openai_served(model) as server:
+        reply = server.client.post(PATH, json={"messages": TURNS})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"], error["code"]) == (400, "messages", "serve.template")
+    assert "/v1/completions" in error["message"] and "tokenizer.json" not in error["message"] and "\n" not in error["message"]

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from pellucid.errors import RequestError, TokenizerError
 from pellucid.runs.request import described, wrong
 from pellucid.server.openai.body_fields import BodyFields
 
@@ -54,12 +55,14 @@ def chat_prompt(served: "ServedModel", fields: BodyFields) -> list[int]:
     generates = fields.truth("add_generation_prompt", not continues)
     if continues and generates:
         raise wrong("add_generation_prompt", "true", "continue_final_message=false")
-    return served.tokenizer.chat(
-        [plain_message(m, f"messages[{i}]") for i, m in enumerate(messages)],
-        add_generation_prompt=generates,
-        settings=fields.table("chat_template_kwargs"),
-        continue_final_message=continues,
-    )
+    turns = [plain_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
+    settings = fields.table("chat_template_kwargs")
+    try:
+        return served.tokenizer.chat(turns, add_generation_prompt=generates, settings=settings, continue_final_message=continues)
+    except TokenizerError as fault:
+        if fault.key != "template.missing":  # whose line names a file of this machine
+            raise
+        raise RequestError("serve.template", 400, "messages", model=served.name) from None
 
 
 def plain_message(message: Any, place: str) -> Any:
