@@ -1,4 +1,4 @@
-"""The bill of a recipe as lines of a terminal: that of its model, then the counts of the run."""
+"""The bill of a recipe as lines of a terminal: the counts of the run, then the bill of its model."""
 
 from rich.text import Text
 
@@ -24,4 +24,4 @@ def drawn_recipe(given: RecipeBill, width: int) -> list[Text]:
     if run["price"] is not None:
         rows.append([say("count.recipe.price"), number(run["price"])])
     head = Text(say("count.recipe.run", steps=count(given.steps)), "bold")
-    return [*drawn(given.bill, width, given.scenario), Text(), head, *table(rows, COLUMNS)]
+    return [head, *table(rows, COLUMNS), Text(), *drawn(given.bill, width, given.scenario)]

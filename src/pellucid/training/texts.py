@@ -51,7 +51,7 @@ def sources(data: Texts) -> list[Path]:
             matched = []
         matched = [file for file in matched if not file.is_dir()]
         if not matched:
-            raise TrainError("data.none", path=data.root, pattern=pattern)
+            raise TrainError("data.none", path=data.root.resolve(), pattern=pattern)
         for file in matched:
             if file.suffix not in READERS:
                 raise TrainError("data.kind", path=file, allowed=", ".join(READERS))
