@@ -38,7 +38,7 @@ def test_changes_are_those_of_the_weights(run: pellucid.Run) -> None:
             before, after = (dict(run.model(n).module.named_parameters()) for n in (step - 1, step))
             for part in parts:
                 own = [path for path in before if film.part_of(path) == part]
-                moved = math.sqrt(sum(float((after[p] - before[p]).double().square().sum()) for p in own))
+                moved = math.sqrt(sum(float((after[p] - before[p]).detach().double().square().sum()) for p in own))
                 size = math.sqrt(sum(float(before[p].double().square().sum()) for p in own))
                 out = out or parts[part][i] != pytest.approx(100 * moved / size, rel=1e-4)
         return out
@@ -47,6 +47,13 @@ def test_changes_are_those_of_the_weights(run: pellucid.Run) -> None:
     right = film.about
     with swapped(film, "about", lambda run, step: right(run, WATCHED[min(WATCHED.index(step) + 1, 3)])):
         assert wrong()
+
+
+def test_a_long_run_is_thinned() -> None:
+    steps = [10 * i for i in range(1, 1001)]
+    kept = film.thinned(steps, 770)
+    assert len(kept) <= film.POINTS + 2 and {770, 10, 10_000} <= set(kept) and kept == sorted(set(kept))
+    assert film.thinned([1, 4], 4) == [1, 4] and film.thinned([7], 7) == [7]
 
 
 def test_a_tokens_way_is_its_row(run: pellucid.Run) -> None:

@@ -38,6 +38,12 @@ def curves(log: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float], li
     return [int(part[-1]["step"]) for part in cut], [mean(float(e["loss"]) for e in part) for part in cut], apart
 
 
+def thinned(steps: Sequence[int], shown: int) -> list[int]:
+    """Return at most POINTS + 2 of the recorded steps: evenly apart, the newest, and the shown one."""
+    apart = math.ceil(len(steps) / POINTS)
+    return [step for i, step in enumerate(steps) if i % apart == 0 or step in (shown, steps[-1])]
+
+
 def percents(steps: Iterable[Parameters]) -> dict[str, list[float | None]]:
     """Return each parameter's change in every recorded step, in percent of its size. steps: what each did to each parameter."""
     every = list(steps)
@@ -94,7 +100,8 @@ def patterns(trace: Trace) -> dict[str, Tensor]:
 
 def most_moved(first: Mapping[str, Tensor], last: Mapping[str, Tensor]) -> tuple[str, int] | None:
     """Return the path and the head whose pattern differs most between two steps. None if none is in both."""
-    gaps = {path: (first[path].double() - last[path].double()).abs().sum((-2, -1)) for path in last if path in first}
+    both = [path for path in last if path in first and first[path].shape == last[path].shape]
+    gaps = {path: (first[path].double() - last[path].double()).abs().sum((-2, -1)) for path in both}
     if not gaps:
         return None
     path = max(gaps, key=lambda name: float(gaps[name].max()))

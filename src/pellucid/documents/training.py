@@ -11,6 +11,7 @@ from pellucid.analysis.training_film import (
     patterns,
     percents,
     prompts_at,
+    thinned,
     token_rows,
     ways,
 )
@@ -68,25 +69,27 @@ def panels(run: Run, log: list[dict[str, Any]], watched: list[int], shown: int |
         yield LinePanel(say("training.losses"), across, at, series, shown)
     if shown is None:
         return
-    every = [about(run, step)["parameters"] for step in watched]
-    yield LinePanel(say("training.parts"), across, watched, part_changes(every), shown)
+    steps = thinned(watched, shown)
+    every = [about(run, step)["parameters"] for step in steps]
+    yield LinePanel(say("training.parts"), across, steps, part_changes(every), shown)
     yield from attention(run, watched, shown)
-    if points := token_rows(run, watched):
+    if points := token_rows(run, steps):
         places, share = ways(points)
-        dots = [Point(f"{text} {step}", x, y) for text, way in places.items() for step, (x, y) in zip(watched, way, strict=True)]
+        dots = [Point(f"{text} {step}", x, y) for text, way in places.items() for step, (x, y) in zip(steps, way, strict=True)]
         yield PlanePanel(say("training.ways", share=share), say("training.first"), say("training.second"), dots)
     changes = percents(every)
     rows = [path for path, own in changes.items() if None not in own][:ROWS]  # a weight that was 0 has no change in percent
     title = say("training.changes", count=len(changes), shown=len(rows))
-    yield MatrixPanel(title, rows, [str(step) for step in watched], [changes[path] for path in rows], scale="size")
-    yield table(every[watched.index(shown)], shown)
+    yield MatrixPanel(title, rows, [str(step) for step in steps], [changes[path] for path in rows], scale="size")
+    yield table(every[steps.index(shown)], shown)
 
 
 def attention(run: Run, watched: list[int], shown: int) -> Iterator[Panel]:
     """Yield the pattern of each prompt's head that training moved most, after the first recorded step and the shown one."""
     first, own, last = (prompts_at(run, step) for step in (watched[0], shown, watched[-1]))
-    for before, now, after in zip(first, own, last, strict=True):
-        if (head := most_moved(patterns(before), patterns(after))) is None:
+    for before, now, after in zip(first, own, last, strict=False):  # a resumed run may have other prompts
+        head = most_moved(patterns(before), patterns(after))
+        if head is None or before.ids != now.ids or head[0] not in patterns(now):
             continue
         path, n = head
         pieces = [visible_text(run.objective.tokenizer.decode([id])) for id in now.ids]
