@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import pellucid
+from pellucid.analysis import run_difference
 from pellucid.commands import main
 from pellucid.training import stretches
 from pellucid.training.replay import Replay
@@ -114,3 +115,25 @@ def test_one_changed_document(copied: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["verify", str(copied), "--lang", "en"]) == 2
     output = capsys.readouterr()
     assert not output.out and output.err.count("\n") == 1 and output.err.strip().endswith("documents")
+
+
+def test_two_runs_part(finished: Path, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Equal runs are equal; with another rate from a step on, the step after it is named, and its first tensor that a weight made."""
+    code, document = judged(capsys, "diff", finished, copied)
+    assert code == 0 and document["equal"] and document["compared"] == 20 and document["parting"] is None
+    recipe = finished.parent / "other.toml"
+    text = (finished.parent / "r.toml").read_text(encoding="utf-8")
+    recipe.write_text(text.replace("clip = 1.0", "clip = 0.5") if "clip = 1.0" in text else text.replace("[train]", "[train]\nfloor = 0.5"))
+    with unmeasured():
+        other = pellucid.train(recipe, tmp_path / "other")
+    own = pellucid.Run(finished)
+    apart = next(e["step"] for e, o in zip(own.log, other.log, strict=True) if (e["loss"], e["gradient"]) != (o["loss"], o["gradient"]))
+    code, document = judged(capsys, "diff", finished, other.folder)
+    parting = document["parting"]
+    assert isinstance(parting, dict) and code == 1 and parting["step"] == apart > 1
+    assert parting["field"] in ("loss", "gradient") and parting["tensor"]["path"] == own.replay(apart).paths()[0]
+    assert main(["diff", str(finished), str(other.folder), "--lang", "en"]) == 1
+    assert f"part in step {apart}" in capsys.readouterr().out
+    assert main(["diff", str(finished), str(other.folder), "--atol", "1e9"]) == 0
+    with swapped(run_difference, "COMPARED", ("documents",)):  # a mutant: the numbers are not compared
+        assert run_difference.first_parting(own, other) is None
