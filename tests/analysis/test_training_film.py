@@ -39,7 +39,7 @@ def test_changes_are_those_of_the_weights(run: pellucid.Run) -> None:
             for part in parts:
                 own = [path for path in before if film.part_of(path) == part]
                 moved = math.sqrt(sum(float((after[p] - before[p]).detach().double().square().sum()) for p in own))
-                size = math.sqrt(sum(float(before[p].double().square().sum()) for p in own))
+                size = math.sqrt(sum(float(before[p].detach().double().square().sum()) for p in own))
                 out = out or parts[part][i] != pytest.approx(100 * moved / size, rel=1e-4)
         return out
 

@@ -18,7 +18,7 @@ from pellucid.analysis.training_film import (
 from pellucid.api.run import Run
 from pellucid.documents.definition import Count
 from pellucid.documents.exhibit import PanelDocument, panel
-from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, Point, TablePanel
+from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, TablePanel, way
 from pellucid.messages import say
 from pellucid.runs.answers import visible_text
 
@@ -75,7 +75,7 @@ def panels(run: Run, log: list[dict[str, Any]], watched: list[int], shown: int |
     yield from attention(run, watched, shown)
     if points := token_rows(run, steps):
         places, share = ways(points)
-        dots = [Point(f"{text} {step}", x, y) for text, way in places.items() for step, (x, y) in zip(steps, way, strict=True)]
+        dots = [dot for text, own in places.items() for dot in way([f"{text} {step}" for step in steps], own)]
         yield PlanePanel(say("training.ways", share=share), say("training.first"), say("training.second"), dots)
     changes = percents(every)
     rows = [path for path, own in changes.items() if None not in own][:ROWS]  # a weight that was 0 has no change in percent

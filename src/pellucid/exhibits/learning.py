@@ -16,7 +16,7 @@ from pellucid.analysis.watched_steps import (
     watched_training,
 )
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
-from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, Point, TablePanel
+from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, TablePanel, way
 from pellucid.messages import say
 
 PROMPT, SHOWN = "The capital of France is", 8
@@ -39,9 +39,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         yield LinePanel(title, say("exhibit.learning.step"), at, {part: [size[part] for size in sizes] for part in parts})
     places, share = on_plane(run.rows, run.table)
     names = [str(step) for step in (0, *at)]
-    points = [Point(name, x, y) for name, (x, y) in zip(names, places, strict=True)]
     title = say("exhibit.learning.way", word=word, share=share)
-    yield PlanePanel(title, say("exhibit.learning.first"), say("exhibit.learning.second"), points)
+    yield PlanePanel(title, say("exhibit.learning.first"), say("exhibit.learning.second"), way(names, places))
     block, head = most_changed(*run.patterns)
     pieces, path = pieces_of(PROMPT), f"layers.{block}.attn.pattern"
     for when, pattern in zip((0, steps), run.patterns, strict=True):

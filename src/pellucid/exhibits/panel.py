@@ -77,6 +77,12 @@ class Point:
     moved: tuple[float, float] | None = None
 
 
+def way(names: Sequence[str], places: Sequence[Sequence[float]]) -> list[Point]:
+    """Return the points of a way, each with an arrow to the next. places: (x, y) of each name."""
+    after: list[tuple[float, float] | None] = [*((x, y) for x, y in places[1:]), None]
+    return [Point(name, x, y, to) for name, (x, y), to in zip(names, places, after, strict=True)]
+
+
 @dataclass(frozen=True)
 class PlanePanel:
     """Points of a plane. across, up: what the axes are."""
