@@ -87,5 +87,5 @@ def test_open_tells_no_address_of_what_cannot_be_opened(contents: str, folder: P
         shutil.copy(folder / "tokenizer.json", tmp_path)
     done = ran("open", str(tmp_path), "--no-browser")
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert "neither a model (config.json) nor a trace (index.jsonl)" in done.stderr
+    assert "neither a model (config.json), nor a trace (index.jsonl), nor a run of training (run.json)" in done.stderr
     assert ("found: tokenizer.json" if contents == "a tokenizer" else "found: nothing") in done.stderr

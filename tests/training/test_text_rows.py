@@ -1,7 +1,7 @@
 """Rows of texts: how documents are cut, held out, packed and ordered, and that those which share a row do not see each other."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -148,26 +148,27 @@ def test_documents_of_a_row_are_apart(family: str) -> None:
 
 
 apart = Step.packed
+Prompts = Mapping[Any, Sequence[int]] | None
 
 
-def one_mask(lengths: list[int]) -> Step:
+def one_mask(lengths: list[int], prompts: Prompts = None) -> Step:
     """Positions of each document, and attention over the row."""
-    return replace(apart(lengths), spans=())
+    return replace(apart(lengths), spans=(), prompts=None)
 
 
-def one_text(lengths: list[int]) -> Step:
+def one_text(lengths: list[int], prompts: Prompts = None) -> Step:
     """The row as one document."""
     return Step.plain(torch.zeros(1, sum(lengths), dtype=torch.long))
 
 
-def running(lengths: list[int]) -> Step:
+def running(lengths: list[int], prompts: Prompts = None) -> Step:
     """Attention apart, and positions that run on."""
     return replace(apart(lengths), positions=torch.arange(sum(lengths))[None])
 
 
 @pytest.mark.parametrize("mutant", [one_mask, one_text, running])
 @pytest.mark.parametrize("family", SHARED)
-def test_documents_that_see_each_other_are_seen(family: str, mutant: Callable[[list[int]], Step]) -> None:
+def test_documents_that_see_each_other_are_seen(family: str, mutant: Callable[..., Step]) -> None:
     if mutant is running and family != "gpt2":
         return  # RoPE sees distances alone, which running positions leave as they are
     with swapped(Step, "packed", staticmethod(mutant)):

@@ -37,19 +37,32 @@ def test_what_is_in_the_way_of_a_model(name: str, recipe: Path) -> None:
     assert (run_recipe(recipe, out, True, 1, silent) / "config.json").is_file()
 
 
-def test_a_full_disk_leaves_files_as_they_were(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each file of a model is written beside the old one, which stays whole when the disk is full."""
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return every file below a folder."""
+    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+@pytest.mark.parametrize("place", [".", "model"])
+def test_a_full_disk_leaves_files_as_they_were(place: str, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file of a run and of its model is written beside the old one, which stays whole when the disk is full."""
     out = recipe.parent / "out"
-    model = run_recipe(recipe, out, False, 1, silent)
-    before = {f.name: f.read_bytes() for f in model.iterdir()}
+    run_recipe(recipe, out, False, 1, silent)
+    before = contents(out)
 
-    def full(self: Path, *given: Any, **how: Any) -> int:
-        with open(self, "w"):  # as the system does: the file is emptied before the first byte has no room
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+    def full(name: str) -> None:
+        own = getattr(Path, name)
 
-    monkeypatch.setattr(Path, "write_text", full)
-    monkeypatch.setattr(Path, "write_bytes", full)
+        def write(self: Path, *given: Any, **how: Any) -> int:
+            if not self.is_relative_to(out / place):
+                return int(own(self, *given, **how))
+            with open(self, "w"):  # as the system does: the file is emptied before the first byte has no room
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+
+        monkeypatch.setattr(Path, name, write)
+
+    full("write_text")
+    full("write_bytes")
     with pytest.raises(TrainError) as caught:
         run_recipe(recipe, out, True, 1, silent)
-    assert os.strerror(errno.ENOSPC) in str(caught.value) and str(model) in str(caught.value)
-    assert {f.name: f.read_bytes() for f in model.iterdir()} == before
+    assert os.strerror(errno.ENOSPC) in str(caught.value) and str(out / place) in str(caught.value)
+    assert contents(out) == before
