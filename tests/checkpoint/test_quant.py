@@ -312,8 +312,6 @@ def test_commands(form: str, capsys: pytest.CaptureFixture[str], tmp_path: Path)
         assert main(["score", "pellucid/capitals", str(tmp_path / "text"), "--json", *more]) == 0
         scores.append(json.loads(capsys.readouterr().out)["log_probability"])
     assert scores[0] != scores[1] and abs(scores[0] - scores[1]) < 1.0
-    assert main(["bench", "pellucid/capitals", "--context", "16", "--new", "2", "--quant", form, "--json"]) == 0
-    capsys.readouterr()
     assert main(["run", "pellucid/capitals", "x", "--quant", "int3"]) == 2
     assert "int3" in (message := capsys.readouterr().err) and message.strip().count("\n") == 0
 

@@ -62,6 +62,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(idle, "LEAST", 0.0)
     monkeypatch.setattr(machine_limits, "SHAPES", ((2, 16, 16), (2, 16, 32)))
     monkeypatch.setattr(machine_limits, "A_RUN", 1 << 20)
+    monkeypatch.setattr(machine_limits, "ENOUGH", 1e9)
     monkeypatch.setattr(machine_limits, "BLOCK", 1 << 20)
     monkeypatch.setattr(machine_limits, "BLOCKS", (1 << 20, 4 << 20))
     monkeypatch.setattr(timing, "SPENT", 0.0)
@@ -98,6 +99,14 @@ def test_a_limit_is_the_best_of_all_that_was_seen(quick: Path) -> None:
     assert gauge.measure(2).limits.read[1].best == 2 * slow
     two = replace(gauge.limits, threads=2, read={1: Rate(3.0, 5.0), 2: Rate(1.0, 4.0)})
     assert two.device.bandwidth == 5.0
+
+
+def test_a_slow_product_is_timed_until_it_took_enough(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a processor lacks the instruction one product takes a second: two of them are enough, of the seven asked for."""
+    monkeypatch.setattr(machine_limits, "ENOUGH", 1.5)
+    gauge = Gauge(1, clock=Ticking(0.0, 1.0)).measure(7)
+    assert all(len(rates) == 2 for by_shape in gauge.products.values() for rates in by_shape.values())
+    assert all(len(rates) == 7 for by_threads in gauge.reads.values() for rates in by_threads.values())
 
 
 def test_small_blocks_are_read_over_and_over(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,6 +300,8 @@ def test_a_model_without(quick: Path, capsys: Captured) -> None:
     (quick / "config.json").write_text(json.dumps(bert))
     _, document = judged(capsys, "bench", quick, "--new", 2)
     assert list(document["phases"]) == ["prefill"]
+    _, document = judged(capsys, "bench", "pellucid/capitals", "--new", 2, "--context", 16, "--quant", "int4")
+    consistent(document)
 
 
 @pytest.mark.parametrize(

@@ -131,24 +131,28 @@ def text_of(node: ast.AST) -> str | None:
 def labels(package: Path) -> Iterator[tuple[str, str | None, str]]:
     """Yield place, name (None in a table of weights) and axes of every `tap(x, "name: axes")` and every entry of an `axes` table."""
     for file in sorted(package.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            where = f"{file.relative_to(package)}:{getattr(node, 'lineno', 0)}"
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "tap":
-                name, _, dims = (text_of(node.args[1]) or "").partition(": ")
-                yield where, name, dims
+        text, name = file.read_text(encoding="utf-8"), file.relative_to(package)
+        for node in ast.walk(ast.parse(text)) if re.search(r"\btap\(|\baxes\b", text) else ():
+            if isinstance(node, ast.Call) and last_name(node.func) == "tap":
+                tensor, _, dims = (text_of(node.args[1]) or "").partition(": ")
+                yield f"{name}:{node.lineno}", tensor, dims
             elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(ast.unparse(t).split(".")[-1] == "axes" for t in targets):
+                if any(last_name(t) == "axes" for t in targets):
                     table = [v for k, v in zip(node.value.keys, node.value.values, strict=True) if k is not None]  # None: **another
-                    yield from ((where, None, text_of(v) or "") for v in table)
+                    yield from ((f"{name}:{node.lineno}", None, text_of(v) or "") for v in table)
+
+
+def last_name(node: ast.expr) -> str:
+    """Return the last word of a name with or without dots, "" for other expressions."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def faults(package: Path) -> list[str]:
     """Return the labels that break the legend, and taps whose name is no plain path."""
-    wrong_labels = [f"{where}: {dims!r} {wrong}" for where, n, dims in labels(package) if (wrong := fault(dims, n is not None))]
-    return wrong_labels + [
-        f"{w}: the name {n!r} is no path" for w, n, _ in labels(package) if n is not None and not re.fullmatch(r"[a-z_.]+", n)
-    ]
+    found = list(labels(package))
+    wrong_labels = [f"{where}: {dims!r} {wrong}" for where, n, dims in found if (wrong := fault(dims, n is not None))]
+    return wrong_labels + [f"{w}: the name {n!r} is no path" for w, n, _ in found if n is not None and not re.fullmatch(r"[a-z_.]+", n)]
 
 
 def test_every_label_of_the_code() -> None:

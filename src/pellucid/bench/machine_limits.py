@@ -25,6 +25,7 @@ RUNS = 7
 BLOCK = 256 << 20  # bytes: more than a processor keeps beside it
 SMALLEST, LARGEST = 1 << 20, 512 << 20
 BLOCKS = tuple(n << 20 for n in (1, 4, 16, 64, 256))  # bytes: a step reads as fast as the largest of these that it fills
+ENOUGH = 0.5  # seconds: a product that a processor has no instruction for takes this once, and is as steady then
 A_RUN = 64 << 20  # bytes: a small block is read over and over, so that a run is long enough to be timed
 SHAPES = ((512, 1024, 1024), (512, 768, 3072))  # rows, in, out
 DTYPES = ("float32", "bfloat16", "int8")
@@ -103,9 +104,9 @@ class Gauge:
         with threaded(self.threads), torch.no_grad():
             for dtype in DTYPES:
                 for shape in SHAPES:
-                    run, times = product(dtype, *shape), self.products.setdefault(dtype, {}).setdefault(shape, [])
+                    run, rates = product(dtype, *shape), self.products.setdefault(dtype, {}).setdefault(shape, [])
                     run()
-                    times += (2.0 * shape[0] * shape[1] * shape[2] / timed(run, self.clock) for _ in range(runs))
+                    rates += (2.0 * shape[0] * shape[1] * shape[2] / t for t in times_of(run, self.clock, runs))
         return self
 
     @property
@@ -141,6 +142,16 @@ def timed(run: Callable[[], object], clock: Clock = time.perf_counter) -> float:
     began = clock()
     run()
     return clock() - began
+
+
+def times_of(run: Callable[[], object], clock: Clock, runs: int) -> Iterator[float]:
+    """Yield the seconds of each of `runs` runs, or of fewer that took ENOUGH together."""
+    total = 0.0
+    for _ in range(runs):
+        total += (seconds := timed(run, clock))
+        yield seconds
+        if total >= ENOUGH:
+            return
 
 
 def reading(block: Tensor, clock: Clock = time.perf_counter) -> float:
