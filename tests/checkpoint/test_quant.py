@@ -1,6 +1,6 @@
 """Models whose matrices are int8 or int4: loaded, run, planned, watched, adapted, saved, counted; and what a folder can have wrong.
 
-Each family is in int8 or in int4 by turns, with PELLUCID_FULL=1 in both.
+The cases that have every part are in int8 or in int4 by turns, with PELLUCID_FULL=1 all cases in both.
 """
 
 import copy
@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import pellucid
-from judge import CASES, judge, prompts
+from covering import COVER
+from judge import judge, prompts
 from pellucid.api.model import Model, load
 from pellucid.checkpoint import packing
 from pellucid.checkpoint.fill import retie
@@ -34,7 +35,7 @@ from tiny import far
 
 FORMS = list(BITS)
 FULL = bool(os.environ.get("PELLUCID_FULL"))
-IN_BLOCKS = [(*case, form) for n, case in enumerate(CASES) for form in (FORMS if FULL else [FORMS[n % len(FORMS)]])]
+IN_BLOCKS = [(*case, form) for n, case in enumerate(COVER) for form in (FORMS if FULL else [FORMS[n % len(FORMS)]])]
 
 
 def pack(model: Any, form: str) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import campaigns.deterministic as campaign
+from covering import config_of
 from pellucid import ops
 from pellucid.batch.kv_cache import KVCache, Segment
 from pellucid.batch.mask import Mask, bidirectional, causal, prefix, relative, window
@@ -26,7 +27,7 @@ from test_engine import Stingy
 from test_native import DTYPES, WIDTHS, near, rand
 from test_native_rows import truth
 from test_plan import needs_kernels
-from test_plan_families import DECODED, REFUSED, config
+from test_plan_families import DECODED, REFUSED
 from tiny import tiny
 
 MANY = [17, 23, 40, 64]
@@ -135,7 +136,7 @@ def test_documents_and_rows_that_see_ahead(name: str, dtype: torch.dtype) -> Non
 def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
     """A family is refused if it computes outside the kernels, as the table of plans says."""
     for dtype in DTYPES if quirk == "plain" else DTYPES[:1]:
-        why = determinism.reason(tiny(config(family, quirk), dtype, std=0.2))
+        why = determinism.reason(tiny(config_of(family, quirk), dtype, std=0.2))
         refused = REFUSED.get((family, quirk), REFUSED.get(family))
         assert (why is None) == (refused is None), why
         assert why is None or "aten." in why
@@ -156,7 +157,7 @@ def test_alone_and_in_batches(family: str, dtype: torch.dtype) -> None:
 @needs_kernels
 def test_sources_in_a_crowd() -> None:
     for family in ("t5", "marian"):
-        model = tiny(config(family, "plain"), torch.float32, std=0.2)
+        model = tiny(config_of(family, "plain"), torch.float32, std=0.2)
         requests = [Request((0,), 5, source=tuple(range(3, 3 + n)), logprobs=1) for n in (4, 30, 19, 1)]
         engine = Engine.of(model, 200, deterministic=True)
         assert campaign.run_requests(engine, requests) == [campaign.run_requests(engine, [r])[0] for r in requests]

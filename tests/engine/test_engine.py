@@ -63,7 +63,7 @@ def built(family: str, size: int, rows: int, cached: bool, tokens: int = 400, ru
 GRID = list(itertools.product(("gpt2", "gpt_oss", "deepseek_v3"), SIZES, range(1, 65) if FULL else CHUNKS, CACHED))
 
 
-@pytest.mark.parametrize(("family", "size", "rows", "cached"), GRID if FULL else random.Random(3).sample(GRID, 24))
+@pytest.mark.parametrize(("family", "size", "rows", "cached"), GRID if FULL else random.Random(3).sample(GRID, 12))
 def test_pages_chunks_and_cache(family: str, size: int, rows: int, cached: bool) -> None:
     """The same engine gives the same texts twice; the second time its cache holds the prefixes."""
     engine = built(family, size, rows, cached)
@@ -93,7 +93,7 @@ class Stingy(Memory):
 def test_preempted_at_every_step(family: str) -> None:
     """The texts are the same whichever question is refused."""
     for cached in CACHED:
-        for at in itertools.count(1, 1 if FULL else 4):
+        for at in itertools.count(1, 1 if FULL else 9):
             engine = built(family, 2, 5, cached)
             engine.storage = Stingy(engine.storage, at)  # type: ignore[arg-type]
             assert texts(engine, requests_of(family)) == wanted(family), at

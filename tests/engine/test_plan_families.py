@@ -1,21 +1,21 @@
-"""Every family's batched decode step is a plan equal to its forward bit for bit, or refused for the reason in one table."""
+"""Every family's batched decode step is a plan equal to its forward bit for bit, or refused for the reason in one table.
 
-import warnings
+Asked of the cases that have every part; with PELLUCID_FULL=1 of all.
+"""
+
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoConfig
 
-from kinds import CASES, KINDS
+from covering import COVER, PLAIN_COVER, config_of
+from kinds import KINDS
 from pellucid import config as c
 from pellucid.batch.kv_cache import PagedCache, Span
 from pellucid.batch.step import Step
 from pellucid.engine.plans import Plans, StepBuffers
-from pellucid.families import understand
 from pellucid.nn.transformer import Encoder, EncoderDecoder
 from pellucid.ops import native
 from test_plan import needs_kernels
@@ -28,19 +28,11 @@ LENGTHS = {"a": 7, "b": 21, "c": 1}
 FEED = [{"a": 5}, {"b": 9, "a": 4, "c": 3}, {"c": 1, "a": 2, "b": 3}, {"b": 8}, {"b": 4, "c": 6, "a": 90}]
 
 
-@cache
-def config(family: str, quirk: str) -> c.Config:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        raw = AutoConfig.for_model(family, **KINDS[family].tiny | KINDS[family].quirks[quirk]).to_dict()
-        return understand(raw)[1]
-
-
 def decodes(family: str) -> bool:
     return KINDS[family].task in ("CausalLM", "Seq2SeqLM")
 
 
-DECODED = [(f, q) for f, q in CASES if decodes(f)]
+DECODED = [(f, q) for f, q in COVER if decodes(f)]
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +69,7 @@ def same(model: Any) -> bool:
 @needs_kernels
 @pytest.mark.parametrize(("family", "quirk"), DECODED)
 def test_a_family_is_planned_or_refused(family: str, quirk: str) -> None:
-    model = tiny(config(family, quirk), torch.float32, std=0.2)
+    model = tiny(config_of(family, quirk), torch.float32, std=0.2)
     assert not isinstance(model, Encoder)
     (got, made), (want, _) = steps(model, True), steps(model, False)
     assert all(torch.equal(a, b) and bool(a.isfinite().all()) for a, b in zip(got, want, strict=True))
@@ -89,11 +81,14 @@ def test_a_family_is_planned_or_refused(family: str, quirk: str) -> None:
     assert gap < 2e-4 * max(float(b.abs().max()) for b in theirs)
 
 
+HELD = [f for f in PLAIN_COVER if decodes(f)]
+
+
 @needs_kernels
-@pytest.mark.parametrize("family", sorted({f for f, _ in DECODED}))
+@pytest.mark.parametrize("family", HELD)
 def test_in_bfloat16(family: str) -> None:
     """In bfloat16 a plan's mean error against float64 is at most twice that of torch's forward."""
-    cfg = config(family, "plain")
+    cfg = config_of(family, "plain")
     model = tiny(cfg, torch.bfloat16, std=0.2)
     assert same(model)
     truth, exact = tiny(cfg, torch.float64, std=0.2), []
@@ -107,9 +102,6 @@ def test_in_bfloat16(family: str) -> None:
     assert gap <= 2 * other + 1e-6
 
 
-HELD = sorted({f for f, q in DECODED if q == "plain"})
-
-
 def named(made: Plans) -> set[str]:
     """Return the ops of a model's plans."""
     return {line.op.name for place in made.buffers.values() if place.plan for line in place.plan.calls}
@@ -120,7 +112,7 @@ def named(made: Plans) -> set[str]:
 @pytest.mark.parametrize("family", HELD)
 def test_in_blocks(family: str, form: str) -> None:
     """Weights in blocks are planned as plain ones are, experts and latents too, and only a few matrices are made plain."""
-    cfg = config(family, "plain")
+    cfg = config_of(family, "plain")
     model = pack(tiny(cfg, torch.float32, std=0.2), form)
     (got, made), (want, _) = steps(model, True), steps(model, False)
     assert all(torch.equal(a, b) and bool(a.isfinite().all()) for a, b in zip(got, want, strict=True))
@@ -146,7 +138,7 @@ def prefill(model: Any, pages: PagedCache, request: str, source: Tensor, tokens:
 
 def new_source_is_read() -> bool:
     """Return True if a plan reads the new memory after a request's name comes again with another source."""
-    model, tokens, got = tiny(config("t5", "plain"), torch.float32, std=0.2), torch.tensor([[3, 4]]), []
+    model, tokens, got = tiny(config_of("t5", "plain"), torch.float32, std=0.2), torch.tensor([[3, 4]]), []
     for planned in (True, False):
         pages = PagedCache(20, 4)
         made, draw = Plans(model, pages, planned), torch.Generator().manual_seed(0)
@@ -173,7 +165,7 @@ def test_a_plan_reads_the_memory_of_its_requests(monkeypatch: pytest.MonkeyPatch
 
 def by_length(quirk: str) -> float:
     """Return the largest difference of a planned batch of long and short texts from the plain forward, over the largest logit."""
-    model = tiny(config("llama", quirk), torch.float32, std=0.2)
+    model = tiny(config_of("llama", quirk), torch.float32, std=0.2)
     pages, gaps, (got, _) = prefilled(model, False).pages, [], steps(model, True)
     for feed, rows in zip(FEED, got, strict=True):
         step = Step.paged(pages, dict.fromkeys(feed, 1))

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from covering import config_of
 from pellucid.engine import replay_trace
 from pellucid.engine.plans import DecodeStep, Plans
 from pellucid.nn.transformer import EncoderDecoder
@@ -19,7 +20,7 @@ from pellucid.ops import native
 from pellucid.watching.tap import Made
 from pellucid.watching.watch import Seen, watch
 from test_plan import FAMILIES, needs_kernels
-from test_plan_families import DECODED, FEED, REFUSED, config, prefilled
+from test_plan_families import DECODED, FEED, REFUSED, prefilled
 from tiny import swapped, tiny
 
 FULL = bool(os.environ.get("PELLUCID_FULL"))
@@ -90,7 +91,7 @@ def holds(model: Any, how: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(("family", "quirk"), VARIANTS)
 def test_a_replay_tells_what_a_forward_shows(family: str, quirk: str) -> None:
     """Once steps of one row and of three are recorded, replays give the forward's records and no forward runs."""
-    model = tiny(config(family, quirk), torch.float32, std=0.2)
+    model = tiny(config_of(family, quirk), torch.float32, std=0.2)
     planned = (family, quirk) not in REFUSED and family not in REFUSED and not isinstance(model, EncoderDecoder)
     variant = VARIANTS.index((family, quirk))
     narrower = ASKED[1 + variant // 3 % 4 :][:1] if variant % 3 == 0 else ()

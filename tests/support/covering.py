@@ -1,0 +1,89 @@
+"""A few cases of the families' tables that together have every part and setting that any case has.
+
+Laws that follow from a model's parts, whichever family spells them, are asked of these; PELLUCID_FULL=1 asks them of every case. What
+reads a family's own files and names is asked of every family. tests/families/test_covering.py holds the two lists complete.
+"""
+
+import os
+import warnings
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+
+import transformers
+
+from kinds import CASES, FAMILIES, KINDS
+from pellucid import config as c
+from pellucid.families import understand
+
+FULL = bool(os.environ.get("PELLUCID_FULL"))
+Feature = tuple[str, Hashable]
+Case = tuple[str, str]
+
+
+@cache
+def config_of(family: str, quirk: str) -> c.Config:
+    """Return the Config of a case, from transformers' config.json of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        raw = transformers.AutoConfig.for_model(family, **KINDS[family].tiny | KINDS[family].quirks[quirk]).to_dict()
+        return understand(raw)[1]
+
+
+def features(value: object, name: str = "") -> Iterator[Feature]:
+    """Yield which parts a Config has and how each is set: words, flags and absences as they are, numbers as 0, 1 or another."""
+    if is_dataclass(value):
+        yield name, type(value).__name__
+        for f in fields(value):
+            yield from features(getattr(value, f.name), f"{type(value).__name__}.{f.name}")
+    elif isinstance(value, tuple):
+        yield name, len(value) > 0
+        for part in value:
+            yield from features(part, name)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, float(value) if value in (0, 1) else "a number"
+    else:
+        yield name, value if isinstance(value, Hashable) else type(value).__name__
+
+
+def missing(cover: Iterable[Case], cases: Iterable[Case]) -> dict[Case, set[Feature]]:
+    """Return cases to add to a cover until it has the features of all cases, with what each adds; the one that adds most first."""
+    found = {case: set(features(config_of(*case))) for case in cases}
+    left = set[Feature]().union(*found.values()) - set[Feature]().union(*(found[case] for case in cover))
+    adding = dict[Case, set[Feature]]()
+    while left:
+        best = max(found, key=lambda case: len(found[case] & left))
+        adding[best] = found[best] & left
+        left -= adding[best]
+    return adding
+
+
+_COVER = [
+    ("bert", "plain"),
+    ("bert", "relu, one kind"),
+    ("bert", "tanh gelu"),
+    ("bloom", "plain"),
+    ("deepseek_v2", "biases"),
+    ("deepseek_v2", "lite"),
+    ("deepseek_v2", "no shared expert"),
+    ("deepseek_v32", "yarn"),
+    ("falcon", "40b"),
+    ("falcon", "twelve heads"),
+    ("gemma", "linear"),
+    ("gemma2", "llama3"),
+    ("gemma3_text", "by length"),
+    ("glm4_moe", "yarn"),
+    ("gpt2", "plain"),
+    ("gpt_oss", "yarn without truncation"),
+    ("llama", "dynamic"),
+    ("llama4_text", "as Scout"),
+    ("marian", "gelu, starts elsewhere"),
+    ("mixtral", "all experts"),
+    ("opt", "norms after, narrow"),
+    ("qwen2_moe", "some dense"),
+    ("t5", "plain"),
+]
+_PLAIN = ["bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
+_PLAIN += ["llama4_text", "marian", "opt", "qwen2_moe", "t5"]
+COVER: list[Case] = CASES if FULL else _COVER
+PLAIN_COVER: list[str] = FAMILIES if FULL else _PLAIN
