@@ -1,20 +1,20 @@
 """What a name may be: a file, a folder with half of a model, one without a tokenizer. Each is told in a line what it is, or works."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
 
 from pellucid import count
 from pellucid.api.model import load
-from pellucid.commands import app
+from pellucid.commands import app, main
 from pellucid.errors import PellucidError
 
+Ran = Callable[..., SimpleNamespace]
 SCHEMAS = Path(app.__file__ or "").parents[1] / "schemas"
 
 
@@ -27,10 +27,18 @@ def wordless(folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "wordless"
 
 
-def ran(*args: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own."""
-    env = {**os.environ, "PELLUCID_LANG": "en", "COLUMNS": "300"}
-    return subprocess.run([sys.executable, "-m", "pellucid", *args], capture_output=True, text=True, timeout=300, env=env)
+@pytest.fixture
+def ran(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ran:
+    """Return the function that runs a command line, with its exit code and what it printed."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def run(*words: str) -> SimpleNamespace:
+        capsys.readouterr()
+        code = main(list(words))
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
+
+    return run
 
 
 @pytest.mark.parametrize("name", ["model.gguf", "there.gguf", "owner/model.gguf"])
@@ -59,7 +67,7 @@ def test_a_file_is_no_model(folder: Path) -> None:
             load(folder / name)
 
 
-def test_ids_need_no_tokenizer(wordless: Path, folder: Path) -> None:
+def test_ids_need_no_tokenizer(wordless: Path, folder: Path, ran: Ran) -> None:
     """A model without a tokenizer goes on from ids with ids; one with a tokenizer with text, as before."""
     new = load(wordless).generate([[1, 2, 3]], 5, eos=None)[0]
     shown = ran("run", str(wordless), "1 2 3", "--ids", "--max-new-tokens", "5")
@@ -76,13 +84,13 @@ def test_ids_need_no_tokenizer(wordless: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "why"), [("nosuch", "is neither a folder nor a hub id"), ("model.gguf", "GGUF is not read yet")])
-def test_open_tells_no_address_of_a_name_of_nothing(name: str, why: str) -> None:
+def test_open_tells_no_address_of_a_name_of_nothing(name: str, why: str, ran: Ran) -> None:
     done = ran("open", name, "--no-browser")
     assert done.returncode == 2 and done.stdout == "" and why in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("contents", ["a tokenizer", "nothing"])
-def test_open_tells_no_address_of_what_cannot_be_opened(contents: str, folder: Path, tmp_path: Path) -> None:
+def test_open_tells_no_address_of_what_cannot_be_opened(contents: str, folder: Path, tmp_path: Path, ran: Ran) -> None:
     if contents == "a tokenizer":
         shutil.copy(folder / "tokenizer.json", tmp_path)
     done = ran("open", str(tmp_path), "--no-browser")

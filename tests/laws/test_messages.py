@@ -364,8 +364,9 @@ def test_values_cannot_reach_the_terminal() -> None:
 def test_help_speaks_the_language(language: str) -> None:
     """`--help` of every command is in Chinese or in English alone, and no line of a library's own English remains in Chinese."""
     commands = sorted(p.stem for p in (ROOT / PACKAGE / "commands").glob("[a-z]*.py"))
-    public = [name for name in commands if re.search(rf"^\W*{name}\b", shown(language), re.M)]
-    for text in [shown(language), *(shown(language, name) for name in public)]:
+    (own,) = shown(language, [])
+    public = [name for name in commands if re.search(rf"^\W*{name}\b", own, re.M)]
+    for text in shown(language, [], *([name] for name in public)):
         if language == "en":
             assert not CHINESE.search(text.replace("中文", ""))
         else:
@@ -373,9 +374,9 @@ def test_help_speaks_the_language(language: str) -> None:
             assert [line for line in text.splitlines() if not CHINESE.search(line) and run_of_words(line) >= 3] == []
 
 
-def shown(language: str, *words: str) -> str:
-    """Return the output of a command's `--help`."""
-    code = f"import sys\nsys.argv = ['pellucid', *{words!r}, '--help']\nfrom pellucid.commands import main\nmain()"
+def shown(language: str, *commands: list[str]) -> list[str]:
+    """Return the output of each command's `--help`, from one process of this language."""
+    code = f"from pellucid.commands import main\nfor words in {commands!r}:\n    main([*words, '--help'])\n    print(end='\\0', flush=True)"
     env = {**os.environ, "PELLUCID_LANG": language, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
-    return done.stdout
+    return done.stdout.split("\0")[:-1]
