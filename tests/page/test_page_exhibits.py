@@ -1,4 +1,7 @@
-"""The gallery: every exhibit's sentences and numbers on the page are Python's; controls, links and runs lead where they say."""
+"""The gallery: an exhibit's sentences and numbers on the page are Python's; controls, links and runs lead where they say.
+
+A third of the exhibits and a panel of each kind are read off the page, with PELLUCID_FULL=1 every exhibit in both languages.
+"""
 
 import json
 import os
@@ -22,7 +25,7 @@ from pellucid.messages import phrases, speaking
 
 NAMES, OTHER, LLAMA = list(names()), "The capital of Japan is", "pellucid/capitals-llama"
 FULL = os.environ.get("PELLUCID_FULL") == "1"
-CASES = [(name, lang) for n, name in enumerate(NAMES) for lang in (("en", "zh") if FULL else (("en", "zh")[n % 2],))]
+CASES = [(name, lang) for name in NAMES for lang in ("en", "zh")] if FULL else [*zip(NAMES[::3], ["en", "zh"] * len(NAMES), strict=False)]
 open_model = Opened()
 # Of each panel its title and every text in it that is a value or a name.
 PANELS = """
