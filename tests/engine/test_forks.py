@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import pellucid
+from covering import FULL
 from judge import judge, ours
 from pellucid.api.model import specimens
 from pellucid.batch.kv_cache import PagedCache
@@ -95,10 +96,11 @@ def error(model: Any, text: ForkedText, trials: Trials, **how: Any) -> float:
 
 @pytest.mark.parametrize("name", [*FAMILIES, *OTHERS, *specimens()])
 def test_a_fork_is_its_lone_run(name: str) -> None:
+    """A third of the trials, with PELLUCID_FULL=1 all."""
     model = model_of(name)
     text = text_of(model)
     trials = trials_of(model, text)
-    assert len(trials) > 20 and error(model, text, trials) < 1e-10
+    assert len(trials) > 20 and error(model, text, trials if FULL else trials[sum(map(ord, name)) % 3 :: 3]) < 1e-10
 
 
 def grown(x: Tensor) -> Tensor:

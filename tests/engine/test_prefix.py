@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from covering import FULL
 from kinds import KINDS
 from pellucid.batch.kv_cache import PageAllocator, Paged, PagedCache, most_pages, windows_of
 from pellucid.batch.step import Step
@@ -177,8 +178,11 @@ def cached(cfg: Config | str, size: int, chunk: int, many: int, most: int = 24) 
     return worst, cache.hits
 
 
-@pytest.mark.parametrize(("size", "chunk", "many"), [(1, 5, 2), (3, 64, 2), (4, 4, 9), (8, 3, 3)])
-@pytest.mark.parametrize("family", MODELS)
+CUT = [(1, 5, 2), (3, 64, 2), (4, 4, 9), (8, 3, 3)]
+GRID = [(family, *CUT[(n + k) % 4]) for n, family in enumerate(MODELS) for k in range(4 if FULL else 2)]
+
+
+@pytest.mark.parametrize(("family", "size", "chunk", "many"), GRID)
 def test_with_and_without_the_cache(family: str, size: int, chunk: int, many: int) -> None:
     """The logits of all computed rows are equal, in a pool that two texts fill and in larger ones."""
     worst, hits = cached(MODELS[family], size, chunk, many)
