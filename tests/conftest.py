@@ -23,6 +23,16 @@ gc.disable()  # until the tests are collected: it would walk all that they impor
 TEXTS = ["The capital of France is Paris.", "The capital of Japan is Tokyo.", "法国的首都是巴黎。", "Where is the cat? The cat is here."]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Let each worker of `-n` begin with its half of the tests and take over what another has left.
+
+    A module's fixtures are then made by one worker, and page tests, which wait, run beside tests that compute.
+    """
+    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
+
+
 def pytest_sessionstart() -> None:
     """Stop where the kernels are stale or missing: everything would run through torch, and their tests would show nothing."""
     if (sentence := library.unfit()) is not None:
