@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from judge import CASES, FAMILIES, KINDS, judge, make, prompts
+from covering import EACH
+from judge import FAMILIES, KINDS, judge, make, prompts
 from pellucid.config import Attention, Buckets, Config, Latent, Llama3, Mlp, Moe, Yarn
 from pellucid.errors import ConfigError
 from pellucid.families import known, understand
@@ -45,7 +46,7 @@ def old(raw: Raw) -> Raw:
     return out | {"torch_dtype": "float32", "transformers_version": "4.40.0"}
 
 
-@pytest.mark.parametrize(("family", "quirk"), CASES)
+@pytest.mark.parametrize(("family", "quirk"), EACH)
 def test_old_and_new_spelling_mean_the_same(family: str, quirk: str) -> None:
     raw = judge(family, quirk).config
     new, before = reads(raw), reads(old(raw))
@@ -152,7 +153,7 @@ def altered(raw: Raw, path: list[str], value: Any) -> Raw:
     return raw | {first: altered(raw[first], rest, value) if rest else value}
 
 
-@pytest.mark.parametrize(("family", "quirk"), CASES)
+@pytest.mark.parametrize(("family", "quirk"), EACH)
 def test_out_of_range_fields_are_refused_by_name(family: str, quirk: str, monkeypatch: pytest.MonkeyPatch) -> None:
     raw, kinds_read = judge(family, quirk).config, dict[str, tuple[str, str]]()
     for kind in ("integer", "number", "flag", "choice", "fixed", "texts", "numbers", "ids", "indices", "part"):

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from judge import CASES, FAMILIES, judge, ours, prompts
+from covering import EACH
+from judge import FAMILIES, judge, ours, prompts
 from pellucid.checkpoint.fill import fill, unfill
 from pellucid.errors import CheckpointError
 from pellucid.families import understand
@@ -49,7 +50,7 @@ def filled(family: str, tensors: dict[str, Tensor], quirk: str = "plain", **conf
     return model.eval()
 
 
-@pytest.mark.parametrize(("family", "quirk"), CASES)
+@pytest.mark.parametrize(("family", "quirk"), EACH)
 def test_the_table_of_names_is_reversible(family: str, quirk: str) -> None:
     """Written names and bits are those of transformers."""
     kind, model = ours(judge(family, quirk).folder)

@@ -86,4 +86,5 @@ _COVER = [
 _PLAIN = ["bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
 _PLAIN += ["llama4_text", "marian", "opt", "qwen2_moe", "t5"]
 COVER: list[Case] = CASES if FULL else _COVER
+EACH: list[Case] = [case for case in CASES if FULL or case in _COVER or case[1] == "plain"]  # every family, and every part
 PLAIN_COVER: list[str] = FAMILIES if FULL else _PLAIN
