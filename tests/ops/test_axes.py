@@ -150,9 +150,9 @@ def last_name(node: ast.expr) -> str:
 
 def faults(package: Path) -> list[str]:
     """Return the labels that break the legend, and taps whose name is no plain path."""
-    found = list(labels(package))
-    wrong_labels = [f"{where}: {dims!r} {wrong}" for where, n, dims in found if (wrong := fault(dims, n is not None))]
-    return wrong_labels + [f"{w}: the name {n!r} is no path" for w, n, _ in found if n is not None and not re.fullmatch(r"[a-z_.]+", n)]
+    every = list(labels(package))
+    wrong_labels = [f"{where}: {dims!r} {wrong}" for where, n, dims in every if (wrong := fault(dims, n is not None))]
+    return wrong_labels + [f"{w}: the name {n!r} is no path" for w, n, _ in every if n is not None and not re.fullmatch(r"[a-z_.]+", n)]
 
 
 def test_every_label_of_the_code() -> None:

@@ -48,12 +48,12 @@ def features(value: object, name: str = "") -> Iterator[Feature]:
 
 def missing(cover: Iterable[Case], cases: Iterable[Case]) -> dict[Case, set[Feature]]:
     """Return cases to add to a cover until it has the features of all cases, with what each adds; the one that adds most first."""
-    found = {case: set(features(config_of(*case))) for case in cases}
-    left = set[Feature]().union(*found.values()) - set[Feature]().union(*(found[case] for case in cover))
+    by_case = {case: set(features(config_of(*case))) for case in cases}
+    left = set[Feature]().union(*by_case.values()) - set[Feature]().union(*(by_case[case] for case in cover))
     adding = dict[Case, set[Feature]]()
     while left:
-        best = max(found, key=lambda case: len(found[case] & left))
-        adding[best] = found[best] & left
+        best = max(by_case, key=lambda case: len(by_case[case] & left))
+        adding[best] = by_case[best] & left
         left -= adding[best]
     return adding
 

@@ -53,11 +53,15 @@ def kept() -> MachineLimits:
 def device(name: str, reads: float | None = None) -> Device | None:
     """Return a device by name: "cpu" is this machine as last measured, all others are the catalogue's; None if unknown.
 
+    A name with "=" describes one: see `Device.described`.
+
     reads: bytes that a step reads, which tell whether a processor's cache holds them.
     """
     if name == "cpu":
         limits = kept()
         return limits.device if reads is None else limits.reading(reads)
+    if "=" in name:
+        return Device.described(name)
     entry = catalog.find(catalog.devices(), name)
     return None if entry is None else Device.of(entry)
 

@@ -8,6 +8,7 @@ import typer
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
+from pellucid.commands.serving_demand import Wanted
 from pellucid.errors import UseError
 from pellucid.messages import say
 
@@ -39,6 +40,13 @@ def add(app: typer.Typer) -> None:
         recompute: Annotated[bool, typer.Option("--recompute", help=say("count.help.recompute"))] = False,
         shards: Annotated[int, options.integer("--shards", say("count.help.shards"))] = 1,
         ranks: Annotated[str | None, typer.Option("--ranks", metavar="tp=N,pp=N,ep=N", help=say("count.help.ranks"))] = None,
+        users: Annotated[int | None, options.integer("--users", say("count.help.users"))] = None,
+        ttft: Annotated[str | None, typer.Option("--ttft", metavar="TIME", help=say("count.help.ttft"))] = None,
+        tpot: Annotated[str | None, typer.Option("--tpot", metavar="TIME", help=say("count.help.tpot"))] = None,
+        devices: Annotated[str | None, typer.Option("--devices", metavar="A,B", help=say("count.help.devices"))] = None,
+        formats: Annotated[str | None, typer.Option("--formats", metavar="A,B", help=say("count.help.formats"))] = None,
+        prices: Annotated[str | None, typer.Option("--prices", metavar="A=X,B=X", help=say("count.help.prices"))] = None,
+        efficiency: Annotated[float | None, options.real("--efficiency", say("count.help.efficiency"))] = None,
         table: Annotated[str | None, typer.Option("--table", metavar="NAME", help=say("count.help.table"))] = None,
         csv: Annotated[bool, typer.Option("--csv", help=say("count.help.csv"))] = False,
         markdown: Annotated[bool, typer.Option("--markdown", help=say("count.help.markdown"))] = False,
@@ -62,15 +70,25 @@ def add(app: typer.Typer) -> None:
         from pellucid.terminal import bill as drawing
         from pellucid.terminal import columns, tables
 
+        wanted = Wanted(users, ttft, tpot, devices, formats, prices, efficiency)
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
         scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks)
+        if wanted.any:
+            single: dict[str, object] = {
+                "--device": device,
+                "--dtype": dtype,
+                "--ranks": ranks,
+                "--price": price,
+                "--table": table,
+                "--why": why,
+            }
+            single |= {"--why": why, "--svg": svg, "--batch": batch > 1, "--train": scenario.way}
+            show_or_write(screen, wanted.table(models or [], how, [name for name, value in single.items() if value]), csv, markdown)
+            return
         if table is not None:
             grid = tables.table(table, context, lambda: counted(table, **how))
-            if screen.json:
-                screen.document(grid.document(table))
-            else:
-                show(screen, grid, csv, markdown)
+            show_or_write(screen, (table, grid), csv, markdown)
             return
         bills = [counted(m, **how) for m in models or ()]
         if svg is not None:
@@ -99,6 +117,15 @@ def of_recipe(screen: Screen, path: Path, device: str | None, price: float | Non
         screen.document(made.document())
     else:
         screen.lines(drawn_recipe(made, screen.width))
+
+
+def show_or_write(screen: Screen, named: "tuple[str, Grid]", csv: bool, markdown: bool) -> None:
+    """Print a table with its name as JSON if that is asked for, else as `show` does."""
+    name, grid = named
+    if screen.json:
+        screen.document(grid.document(name))
+    else:
+        show(screen, grid, csv, markdown)
 
 
 def show(screen: Screen, table: "Grid", csv: bool, markdown: bool) -> None:

@@ -4,12 +4,17 @@ A part takes at least the time of its products at the device's dense peak, and o
 another, so their bounds add up. Activations may stay on the chip and are not counted as bytes, so that the bound stays a bound.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pellucid.counting.bill import Bill, Counted, pairs
 from pellucid.counting.distinct import PLACE
+from pellucid.errors import UseError
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int8": "int8", "int4": "int4"}
+PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,24 @@ class Device:
     def of(entry: Mapping[str, Any]) -> "Device":
         source = f"{entry['source']}, {entry['date']}"
         return Device(entry["name"], entry["memory"], entry["bandwidth"], entry["peak"], source, entry["memory_source"])
+
+    @staticmethod
+    def described(text: str) -> "Device":
+        """Return the device of a line such as "mem=48G,bw=864G,bf16=181T": bytes, bytes a second, FLOP a second by dtype.
+
+        A UseError names the part of the line that is wrong. Without fp32 the least peak stands for it: no device multiplies faster in it.
+        """
+        given: dict[str, float] = {}
+        for item in text.split(","):
+            match = re.fullmatch(r"(\w+)=(\d+(?:\.\d+)?(?:e\d+)?)([kMGTP]?)", item.strip())
+            if match is None or match[1] not in ("mem", "bw", *DTYPES) or match[1] in given or not 0 < float(match[2]) < 1e30:
+                raise UseError("count.device.item", found=item, allowed=", ".join(("mem", "bw", *DTYPES)))
+            given[match[1]] = float(match[2]) * PREFIXES[match[3]]
+        peak = {DTYPES[name]: value for name, value in given.items() if name in DTYPES}
+        for name, there in (("mem", "mem" in given), ("bw", "bw" in given), ("bf16", bool(peak))):
+            if not there:
+                raise UseError("count.device.lacks", found=text, name=name)
+        return Device(text, given["mem"], given["bw"], {"float32": min(peak.values()), **peak}, text)
 
 
 @dataclass(frozen=True)
