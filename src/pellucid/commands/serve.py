@@ -34,6 +34,7 @@ def add(app: typer.Typer) -> None:
         allow_host: Annotated[list[str] | None, typer.Option("--allow-host", metavar="NAME", help=say("serve.help.allow"))] = None,
         max_queue: Annotated[int, options.integer("--max-queue", say("serve.help.queue"))] = 256,
         tokens: Annotated[int | None, options.integer("--tokens", say("serve.help.tokens"))] = None,
+        api_only: Annotated[bool, typer.Option("--api-only", help=say("serve.help.api_only"))] = False,
         deterministic: Annotated[bool, typer.Option("--deterministic", help=say("serve.help.deterministic"))] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
@@ -74,9 +75,10 @@ def add(app: typer.Typer) -> None:
             if screen.json:
                 screen.document({"schema": SCHEMA, "address": address, "models": [*names, *adapters]})
             else:
-                screen.text(say("serve.ready", address=address, names=", ".join([*names, *adapters])) + "\n")
+                shown = "" if api_only else say("serve.page", address=address) + "\n"
+                screen.text(say("serve.ready", address=address, names=", ".join([*names, *adapters])) + "\n" + shown)
 
-        ended = serve_models(where, __version__, load, ready, quiet=screen.quiet)
+        ended = serve_models(where, __version__, load, ready, quiet=screen.quiet, page=not api_only)
         sys.stdout.flush()
         if not ended:  # a thread is inside torch, and at the interpreter's end it would abort the process
             os._exit(130)

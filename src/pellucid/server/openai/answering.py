@@ -9,10 +9,11 @@ Both feed the same choices, so that the join of a stream is the answer that is n
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -93,7 +94,7 @@ class GeneratedAnswer:
                 if delta.finish is not None:
                     self.finished[at] = delta.finish
                     if delta.finish == "stop" and output.ended is None:
-                        self.submitted.stop(position, output.index)
+                        self.submitted.stop(position, output.index, self.choices[at].tokens)
                 yield at, delta, new
 
     def add_prompt(self, position: int, output: Output, delta: Delta) -> None:
@@ -120,11 +121,13 @@ class GeneratedAnswer:
         ]
         if self.job.return_ids:
             choices = [c | {"token_ids": ids} for c, ids in zip(choices, self.ids, strict=True)]
-            prompts: dict[str, Any] = {"prompt_token_ids": list(self.prompt_of(0))}
+            more: dict[str, Any] = {"prompt_token_ids": list(self.prompt_of(0))}
         else:
-            prompts = {}
+            more = {}
+        if self.job.trace and self.job.inspector is not None:
+            more["pellucid"] = await run_in_threadpool(self.job.inspector.noted, self.job.trace)
         served = self.job.served
-        return head(shape, served.name, served.fingerprint, False) | {"choices": choices, "usage": self.usage()} | prompts
+        return head(shape, served.name, served.fingerprint, False) | {"choices": choices, "usage": self.usage()} | more
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the chunks of a stream."""
@@ -145,7 +148,8 @@ class GeneratedAnswer:
                         if at not in prompts_sent:
                             choice |= {"prompt_token_ids": list(self.prompt_of(at // job.n))}
                             prompts_sent.add(at)
-                    yield own | {"choices": [choice]} | tail
+                    noted = {"pellucid": {"trace": job.trace}} if job.trace and choice["finish_reason"] is not None else {}
+                    yield own | {"choices": [choice]} | tail | noted
         if job.include_usage:
             yield own | {"choices": [], "usage": self.usage()}
 
@@ -179,8 +183,8 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, request: "Request", answer: GeneratedAnswer, language: str | None) -> None:
-        super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no"})
+    def __init__(self, request: "Request", answer: GeneratedAnswer, language: str | None, headers: Mapping[str, str]) -> None:
+        super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
         self.request, self.answer, self.language = request, answer, language
 

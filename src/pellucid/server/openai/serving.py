@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pellucid.server.openai.served_model import ServedModel
 
 # Prompts are long and clients many; a stream that is not read for a minute is cut.
-SERVE_LIMITS = replace(LIMITS, body=32 << 20, connections=4096, strangers=256, idle=75.0)
+SERVE_LIMITS = replace(LIMITS, body=32 << 20, connections=4096, strangers=256, idle=75.0, kept=1 << 30)
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,17 @@ def serve_models(
     ready: Callable[[str], None],
     limits: Limits = SERVE_LIMITS,
     quiet: bool = False,
+    page: bool = True,
 ) -> bool:
     """Serve the models until a signal. load: makes them, in a thread, while /health says so.  ready: called with the address after that.
 
+    page: serve the page and the traces of requests too.
     Raises the error of a model that cannot be loaded. Returns True if all requests were answered and all threads have ended.
     """
     address.check()
     own, operation = taken(address.port, address.host), Operation(version)
     port = int(own.getsockname()[1])
-    app = application(operation, limits, port, address.key, address.loopback, frozenset(address.names), quiet)
+    app = application(operation, limits, port, address.key, address.loopback, frozenset(address.names), quiet, page)
     server = DrainingServer(configured(app, limits), operation)
 
     def set_up() -> None:
@@ -103,6 +105,7 @@ def serve_models(
             server.run([own])
     finally:
         own.close()
+        operation.close()
     if operation.loaded.done() and (wrong := operation.loaded.exception()) is not None:
         raise wrong
     if loading.is_alive():
