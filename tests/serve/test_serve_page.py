@@ -23,7 +23,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
     """Start the page's first command on a free port. Yields the address."""
-    pellucid.load("pellucid/capitals").save(tmp_path / "path" / "to" / "a" / "huggingface" / "folder")
+    folder = tmp_path / "path" / "to" / "a" / "huggingface" / "folder"
+    pellucid.load("pellucid/capitals").save(folder)
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{# tools, <tool_call> #}"
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     first = next(c for block in blocks(PAGE) for c in commands(block.text) if c.startswith("pellucid serve"))
     words = first.replace("8000", "0").split()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PELLUCID_LANG": "en"}

@@ -16,7 +16,7 @@ from pellucid.runs.request import described, wrong
 
 LOGGED = set[str]()  # fields that a line in the log has named
 # Fields that OpenAI's clients send and that change no answer here.
-HARMLESS = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity", "parallel_tool_calls"}
+HARMLESS = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
 SAMPLING = {
     "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repetition",
     "presence_penalty": "presence", "frequency_penalty": "frequency", "seed": "seed",

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from pellucid.engine.grammar import GrammarConstraint
 from pellucid.engine.requests import Request
 from pellucid.errors import RequestError
 from pellucid.runs.request import described, wrong
 from pellucid.server.openai.body_fields import BIG, COMMON, BodyFields
+from pellucid.server.openai.chat_reply import given_tools, reply_form, tools_of
 from pellucid.server.openai.prompts import chat_prompt, prompts_of
 from pellucid.server.openai.served_model import ServedModel
 from pellucid.server.openai.shapes import ChatShape, CompletionShape
@@ -22,11 +24,11 @@ MOST_TEXTS = 64  # `n`
 COMPLETION = COMMON | {"prompt", "echo", "logprobs", "add_special_tokens", "suffix"}
 CHAT = COMMON | {
     "messages", "max_completion_tokens", "logprobs", "top_logprobs", "add_generation_prompt", "continue_final_message",
-    "chat_template_kwargs", "tools", "tool_choice",
+    "chat_template_kwargs", "tools", "tool_choice", "parallel_tool_calls",
 }  # fmt: skip
 TOKENIZE = {
     "model", "prompt", "messages", "add_special_tokens", "return_token_strs", "add_generation_prompt", "continue_final_message",
-    "chat_template_kwargs",
+    "chat_template_kwargs", "tools",
 }  # fmt: skip
 
 
@@ -73,16 +75,16 @@ def completion_job(served: ServedModel, body: Mapping[str, Any], inspector: "Ins
 def chat_job(served: ServedModel, body: Mapping[str, Any], inspector: "Inspector | None" = None) -> Job:
     """Read a body of /v1/chat/completions. inspector: for the field `pellucid`.  A RequestError for a wrong field."""
     fields = BodyFields(body, CHAT)
-    for name in ("tools", "tool_choice"):
-        if fields.given.get(name, "none") not in ("none", [], "auto"):
-            raise RequestError("serve.refused", 400, name, name=name)
     logprobs = fields.integer("top_logprobs", 0, MOST_LOGPROBS, 0)
     asks = fields.truth("logprobs")
     if logprobs and not asks:
         raise wrong("top_logprobs", logprobs, "logprobs=true")
     most = fields.integer("max_completion_tokens", 0, BIG, fields.integer("max_tokens", 0, BIG))
-    requests = requests_of(served, fields, [chat_prompt(served, fields)], most, BIG, logprobs if asks else None, False)
-    return inspected(job_of(served, fields, ChatShape(served.tokenizer, logprobs if asks else None), requests, []), fields, inspector)
+    tools_of(fields)  # before the template reads them
+    prompt = chat_prompt(served, fields, given_tools(fields))
+    form, calls = reply_form(served, fields, served.tokenizer.decode(prompt[-8:]))
+    requests = requests_of(served, fields, [prompt], most, BIG, logprobs if asks else None, False, calls)
+    return inspected(job_of(served, fields, ChatShape(served.tokenizer, logprobs if asks else None, form), requests, []), fields, inspector)
 
 
 def inspected(job: Job, fields: BodyFields, inspector: "Inspector | None", prompt: str | None = None) -> Job:
@@ -132,13 +134,20 @@ def requests_of(
     default: int,
     logprobs: int | None,
     scored: bool,
+    calls: GrammarConstraint | None = None,
 ) -> list[Request]:
-    """Return the engine's requests, one for each prompt, all with the same seed. most: new tokens, None for at most `default`."""
+    """Return the engine's requests, one for each prompt, all with the same seed. most: new tokens, None for at most `default`.
+
+    calls: the constraint of a reply that must call a tool.
+    """
     settings = served.settings(fields.sampling(), fields.biases(served.vocab))
     stops = frozenset(fields.ids("stop_token_ids", served.vocab)) | (frozenset() if fields.truth("ignore_eos") else served.stops)
     n, priority = fields.integer("n", 1, MOST_TEXTS, 1), fields.integer("priority", -BIG, BIG, 0)
     starts, out = served.model.config.starts, []
     form = constraint_of(served, fields)
+    if form is not None and calls is not None:
+        raise RequestError("server.either", 400, "tool_choice", one="tool_choice", other="response_format")
+    form = form or calls
     stops |= frozenset() if form is None else served.stops
     for prompt in prompts:
         text, source = (tuple(prompt), None) if starts is None else ((starts,), tuple(prompt))

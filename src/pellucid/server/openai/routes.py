@@ -143,7 +143,7 @@ class OpenAiApi:
         body, served = await self.body(request)
         fields = BodyFields(body, TOKENIZE)
         if "messages" in fields.given:
-            ids = await run_in_threadpool(chat_prompt, served, fields)
+            ids = await run_in_threadpool(chat_prompt, served, fields, fields.given.get("tools"))
         else:
             special = fields.truth("add_special_tokens", True)
             ids = await run_in_threadpool(served.tokenizer.encode, fields.text("prompt"), special=special)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,12 @@ class ServedModel:
         self.embedder = Embedder(model, pooling_of(folder)) if isinstance(model.module, Encoder) else None
         own, _ = defaults(model.generation, name)
         self.sampling = own if own.temperature else replace(own, temperature=1.0)
+
+    @cached_property
+    def marks(self) -> dict[str, int]:
+        """Return the ids of the pieces that may be marks of a chat, such as "<tool_call>" or "[ARGS]"."""
+        pieces = ((self.tokenizer.piece(id), id) for id in range(self.vocab))
+        return {piece: id for piece, id in pieces if piece[:1] in ("<", "[") and piece[-1:] in (">", "]")}
 
     @property
     def grammars(self) -> GrammarCompiler:
