@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pellucid
+from pellucid.commands import main
 from pellucid.server.openai.jobs import CHAT, COMPLETION
 from pellucid.server.openai.operation import Operation
 from pellucid.server.openai.routes import OpenAiApi
@@ -50,6 +51,9 @@ def page_faults(text: str, address: str) -> list[str]:
             if command.startswith("curl"):
                 done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
                 out += [] if done.returncode == 0 and "model" in done.stdout and "error" not in done.stdout else [command]
+            if command.startswith("pellucid verify"):
+                words = command.replace("path/to/a/huggingface/folder", "pellucid/capitals").split()[1:]
+                out += [] if main(words) == 0 else [command]
     return out
 
 
