@@ -209,8 +209,9 @@ def application(
     names: frozenset[str] = frozenset(),
     quiet: bool = False,
     page: bool = True,
+    scheme: str = "http",
 ) -> ASGIApp:
-    """Return the guarded application. key, loopback, names: see ServeGuard.  quiet: write no line for each request.
+    """Return the guarded application. key, loopback, names, scheme: see ServeGuard.  quiet: write no line for each request.
 
     page: serve the page and traces too.
     """
@@ -219,5 +220,5 @@ def application(
         shown, paths = page_routes(operation, limits)
         routes += shown
     app = Starlette(routes=routes, exception_handlers={HTTPException: no_route})
-    guarded = ServeGuard(app, key, port, loopback, names, limits, paths)
+    guarded = ServeGuard(app, key, port, loopback, names, limits, paths, scheme)
     return AccessLog(TracePages(guarded) if page else guarded, operation, quiet)

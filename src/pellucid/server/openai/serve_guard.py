@@ -21,7 +21,7 @@ HEALTH = "/health"
 class ServeGuard(Guard):
     """The check of every request. key: what clients send as `Authorization: Bearer KEY`, None for none.  names: more hosts.
 
-    page: the paths of the page's own files, which need no key.
+    page: the paths of the page's own files, which need no key.  scheme: http, or https behind a certificate.
     """
 
     def __init__(
@@ -33,8 +33,9 @@ class ServeGuard(Guard):
         names: frozenset[str],
         limits: Limits,
         page: frozenset[str] = frozenset(),
+        scheme: str = "http",
     ) -> None:
-        super().__init__(app, key or "", port, page | {HEALTH}, limits)
+        super().__init__(app, key or "", port, page | {HEALTH}, limits, scheme)
         self.open, self.loopback, self.names = key is None, loopback, names
 
     def refusal(self, fault: Exception, language: str | None) -> Response:

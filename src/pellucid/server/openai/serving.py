@@ -4,6 +4,7 @@ The first SIGTERM or Ctrl-C drains: running requests end, new ones get 503, and 
 """
 
 import ipaddress
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,13 +28,17 @@ SERVE_LIMITS = replace(LIMITS, body=32 << 20, connections=4096, strangers=256, i
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens, and which clients it admits. names: more hosts that it is called by."""
+    """Where a server listens, and which clients it admits. names: more hosts that it is called by.
+
+    certificate: the files of a certificate and of its key, with which it speaks TLS; None for plain HTTP.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     key: str | None = None
     insecure: bool = False
     names: tuple[str, ...] = ()
+    certificate: tuple[str, str] | None = None
 
     def check(self) -> None:
         """Raise a UseError for an address that is not one, and for one that other machines reach if there is no key."""
@@ -45,6 +50,15 @@ class Address:
             raise UseError("serve.open", host=self.host)
         if self.key is not None and not (self.key.isascii() and self.key.isprintable() and len(self.key.strip()) == len(self.key) > 0):
             raise UseError("serve.key.kind")
+        if self.certificate is not None:
+            try:
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*self.certificate, password="")
+            except OSError as broken:  # ssl's own errors too
+                raise UseError("serve.cert", files=", ".join(self.certificate), reason=broken.strerror or broken) from None
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.certificate is None else "https"
 
     @property
     def loopback(self) -> bool:
@@ -85,14 +99,17 @@ def serve_models(
     address.check()
     own, operation = taken(address.port, address.host), Operation(version)
     port = int(own.getsockname()[1])
-    app = application(operation, limits, port, address.key, address.loopback, frozenset(address.names), quiet, page)
-    server = DrainingServer(configured(app, limits), operation)
+    app = application(operation, limits, port, address.key, address.loopback, frozenset(address.names), quiet, page, address.scheme)
+    settings = configured(app, limits)
+    if address.certificate is not None:
+        settings.ssl_certfile, settings.ssl_keyfile = address.certificate
+    server = DrainingServer(settings, operation)
 
     def set_up() -> None:
         try:
             operation.loaded.set_result({served.name: served for served in load()})
             host = f"[{address.host}]" if ":" in address.host else address.host
-            ready(f"http://{host}:{port}")
+            ready(f"{address.scheme}://{host}:{port}")
         except BaseException as wrong:
             if not operation.loaded.done():
                 operation.loaded.set_exception(wrong)
