@@ -100,7 +100,7 @@ def test_errors(server: tuple[str, dict[str, ServedModel]], client: openai.OpenA
     assert long.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.completions.create(model=PLAIN, prompt="a", temperature=9)
-    with pytest.raises(openai.BadRequestError, match="tools"):
+    with pytest.raises(openai.BadRequestError, match="tools: the chat template"):
         client.chat.completions.create(
             model=CHAT, messages=[{"role": "user", "content": "a"}], tools=[{"type": "function", "function": {"name": "f"}}]
         )

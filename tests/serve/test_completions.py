@@ -241,8 +241,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stop": 5}, "stop"),
     ({"stop": [""]}, "stop"),
     ({"stop": ["x"] * 17}, "stop"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"guided_regex": "a"}, "guided_regex"),
     ({"stop_token_ids": [99999]}, "stop_token_ids[0]"),
     ({"min_tokens": 99}, "min_tokens"),
     ({"seed": 2**70}, "seed"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pellucid
+from pellucid.commands import main
 from pellucid.server.openai.jobs import CHAT, COMPLETION
 from pellucid.server.openai.operation import Operation
 from pellucid.server.openai.routes import OpenAiApi
@@ -23,7 +24,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
     """Start the page's first command on a free port. Yields the address."""
-    pellucid.load("pellucid/capitals").save(tmp_path / "path" / "to" / "a" / "huggingface" / "folder")
+    folder = tmp_path / "path" / "to" / "a" / "huggingface" / "folder"
+    pellucid.load("pellucid/capitals").save(folder)
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{# tools, <tool_call> #}"
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     first = next(c for block in blocks(PAGE) for c in commands(block.text) if c.startswith("pellucid serve"))
     words = first.replace("8000", "0").split()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PELLUCID_LANG": "en"}
@@ -47,6 +51,9 @@ def page_faults(text: str, address: str) -> list[str]:
             if command.startswith("curl"):
                 done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
                 out += [] if done.returncode == 0 and "model" in done.stdout and "error" not in done.stdout else [command]
+            if command.startswith("pellucid verify"):
+                words = command.replace("path/to/a/huggingface/folder", "pellucid/capitals").split()[1:]
+                out += [] if main(words) == 0 else [command]
     return out
 
 

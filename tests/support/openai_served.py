@@ -61,18 +61,25 @@ class OpenAiServed:
 
 @contextmanager
 def openai_served(
-    *models: Model, tokens: int = 4096, waiting: int = 64, key: str | None = None, deterministic: bool = False
+    *models: Model,
+    tokens: int = 4096,
+    waiting: int = 64,
+    key: str | None = None,
+    deterministic: bool = False,
+    page: bool = True,
+    **limits: int,
 ) -> Iterator[OpenAiServed]:
     """Yield the application of these models, with a client."""
     operation = Operation("0")
     served = {m.name: ServedModel(m.name, m, tokens, waiting, "0", deterministic) for m in models}
     operation.loaded.set_result(served)
-    app = application(operation, replace(LIMITS, body=1 << 24), PORT, key, quiet=True)
+    app = application(operation, replace(LIMITS, body=1 << 24, **limits), PORT, key, quiet=True, page=page)
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     try:
         with TestClient(app, f"http://127.0.0.1:{PORT}", headers=headers) as client:
             yield OpenAiServed(client, served, operation)
     finally:
+        operation.close()
         for one in served.values():
             assert one.close()
 
@@ -96,6 +103,7 @@ def on_a_socket(
         server.should_exit = True
         thread.join()
         own.close()
+        operation.close()
         for one in served.values():
             assert one.close() and (one.thread is None or sound(one))
 

@@ -30,10 +30,14 @@ def add(app: typer.Typer) -> None:
         port: Annotated[int, options.integer("--port", say("serve.help.port"))] = 8000,
         adapter: Annotated[list[str] | None, typer.Option("--adapter", metavar="NAME=FOLDER", help=say("serve.help.adapter"))] = None,
         api_key: Annotated[str | None, typer.Option("--api-key", metavar="KEY", help=say("serve.help.key"))] = None,
+        api_key_file: Annotated[str | None, typer.Option("--api-key-file", metavar="FILE", help=say("serve.help.key_file"))] = None,
+        cert: Annotated[str | None, typer.Option("--cert", metavar="FILE", help=say("serve.help.cert"))] = None,
+        key: Annotated[str | None, typer.Option("--key", metavar="FILE", help=say("serve.help.cert_key"))] = None,
         insecure: Annotated[bool, typer.Option("--insecure", help=say("serve.help.insecure"))] = False,
         allow_host: Annotated[list[str] | None, typer.Option("--allow-host", metavar="NAME", help=say("serve.help.allow"))] = None,
         max_queue: Annotated[int, options.integer("--max-queue", say("serve.help.queue"))] = 256,
         tokens: Annotated[int | None, options.integer("--tokens", say("serve.help.tokens"))] = None,
+        api_only: Annotated[bool, typer.Option("--api-only", help=say("serve.help.api_only"))] = False,
         deterministic: Annotated[bool, typer.Option("--deterministic", help=say("serve.help.deterministic"))] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
@@ -52,8 +56,13 @@ def add(app: typer.Typer) -> None:
 
         from pellucid.server.openai.serving import Address, serve_models
 
-        key = os.environ.get(KEY) if api_key is None else api_key
-        where = Address(host, port, key or None, insecure, tuple(allow_host or ()))
+        if (cert is None) != (key is None):
+            raise UseError("serve.pair")
+        if api_key is not None and api_key_file is not None:
+            raise UseError("serve.keys")
+        own_key = key_in(api_key_file) if api_key_file is not None else os.environ.get(KEY) if api_key is None else api_key
+        pair = None if cert is None or key is None else (cert, key)
+        where = Address(host, port, own_key or None, insecure, tuple(allow_host or ()), pair)
 
         def load() -> "list[ServedModel]":
             from pellucid.server.openai.adapters import adapted
@@ -74,12 +83,25 @@ def add(app: typer.Typer) -> None:
             if screen.json:
                 screen.document({"schema": SCHEMA, "address": address, "models": [*names, *adapters]})
             else:
-                screen.text(say("serve.ready", address=address, names=", ".join([*names, *adapters])) + "\n")
+                shown = "" if api_only else say("serve.page", address=address) + "\n"
+                screen.text(say("serve.ready", address=address, names=", ".join([*names, *adapters])) + "\n" + shown)
 
-        ended = serve_models(where, __version__, load, ready, quiet=screen.quiet)
+        ended = serve_models(where, __version__, load, ready, quiet=screen.quiet, page=not api_only)
         sys.stdout.flush()
         if not ended:  # a thread is inside torch, and at the interpreter's end it would abort the process
             os._exit(130)
+
+
+def key_in(file: str) -> str:
+    """Return the API key in a file: its one line. A UseError for a file that has none, or cannot be read."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as broken:
+        reason = broken.strerror if isinstance(broken, OSError) else "UTF-8"
+        raise UseError("serve.key.file", file=file, reason=reason) from None
+    if len(lines) != 1:
+        raise UseError("serve.key.lines", file=file)
+    return lines[0]
 
 
 def names_of(models: list[str]) -> dict[str, str]:

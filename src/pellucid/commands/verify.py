@@ -1,6 +1,7 @@
 """`pellucid verify`: a folder's model compared with transformers' own, module by module; exit code 1 if they differ."""
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,10 +29,15 @@ def add(app: typer.Typer) -> None:
         device: Annotated[str, options.device()] = "cpu",
         prompt: Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help=say("verify.help.prompt"))] = None,
         everything: Annotated[bool, typer.Option("--all", help=say("verify.help.all"))] = False,
+        server: Annotated[str | None, typer.Option("--server", metavar="URL", help=say("verify.help.server"))] = None,
+        served: Annotated[str | None, typer.Option("--served", metavar="NAME", help=say("verify.help.served"))] = None,
+        tolerance: Annotated[float | None, typer.Option("--tolerance", metavar="NUMBER", help=say("verify.help.tolerance"))] = None,
         stretches: Annotated[int | None, options.integer("--stretches", say("verify.help.stretches"))] = None,
     ) -> int:
         screen: Screen = ctx.obj
 
+        if server is not None:
+            return of_server(screen, model, server, served, dtype, prompt, tolerance, options.numbers(device))
         if stretches is not None or (Path(model) / "run.json").is_file():
             return of_run(screen, model, 3 if stretches is None else stretches)
 
@@ -60,6 +66,38 @@ def add(app: typer.Typer) -> None:
             side = say("verify.input") if first.side == "input" else say("verify.output")
             screen.text(say("verify.differs", side=side, path=first.path, theirs=first.theirs, error=f"{first.error:.1e}") + "\n")
         return int(not report.agrees)
+
+
+def of_server(
+    screen: Screen,
+    model: str,
+    server: str,
+    served: str | None,
+    dtype: str,
+    prompt: str | None,
+    tolerance: float | None,
+    device: str,
+) -> int:
+    """Print how the log-probabilities of a server differ from those of the folder `model`."""
+    if tolerance is not None and not tolerance >= 0:
+        raise UseError("verify.tolerance", found=tolerance)
+
+    from pellucid.analysis.verify_server import TOLERANCE, verify_server
+    from pellucid.documents.number import finite
+
+    r = verify_server(model, server, served, dtype, prompt, TOLERANCE if tolerance is None else tolerance, device)
+    if screen.json:
+        first = None if r.first is None else {**asdict(r.first), "ours": finite(r.first.ours), "theirs": finite(r.first.theirs)}
+        screen.document(
+            {"schema": SCHEMA, **asdict(r), "largest": finite(r.largest), "mean": finite(r.mean), "first": first, "agrees": r.first is None}
+        )
+        return int(r.first is not None)
+    values = {"engine": r.engine, "served": r.served, "tokens": r.tokens, "largest": f"{r.largest:.1e}", "mean": f"{r.mean:.1e}"}
+    screen.text(say("verify.server", **values, tolerance=f"{r.tolerance:g}") + "\n")
+    if r.first is not None:
+        at = {"position": r.first.position, "id": r.first.id, "ours": f"{r.first.ours:.4f}", "theirs": f"{r.first.theirs:.4f}"}
+        screen.text(say("verify.server.differs", text=r.first.text, **at) + "\n")
+    return int(r.first is not None)
 
 
 def of_run(screen: Screen, folder: str, count: int) -> int:

@@ -208,9 +208,8 @@ class Engine:
         chunks = schedule(self.queue, self.storage, self.limits)
         if chunks:
             logits = self.run(chunks)
-            changed = edits()  # then the rows of this step serve no other request
             for s, rows in chunks.items():
-                s.edited |= changed
+                s.edited |= edits(s.key)  # then its rows serve no other request
                 self.process_logits(s, rows, logits[s])
         self.unfinished = False
 

@@ -5,6 +5,7 @@
 
 A step that raises harms only the request that made it raise. The requests whose rows ran in it run again, one at a time, until each has
 its next token; one that raises alone ends with an error, and all others go on from their tokens. A text does not depend on restarts.
+A request's watch is open from its first forward to its end (watched_text.py).
 """
 
 import threading
@@ -17,7 +18,8 @@ from torch import Tensor
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Output, Request, Sequence
 from pellucid.engine.scheduler import Queue
-from pellucid.errors import UseError
+from pellucid.engine.watched_text import OpenWatches
+from pellucid.errors import PellucidError, UseError
 
 
 class EngineThread:
@@ -40,15 +42,18 @@ class EngineThread:
         self.forward, engine.run = engine.run, self.run
         self.began: dict[int, float] = {}
         self.ran: tuple[int, ...] = ()  # the requests of the step
+        self.watches = OpenWatches()
         self.wake, self.ended = threading.Event(), False
         self.broken: Exception | None = None
         self.thread = threading.Thread(target=self.work, name="pellucid-engine", daemon=True)
         self.thread.start()
 
     def submit(self, request: Request) -> int:
-        """Queue a request and return its number. Raises UseError as Engine.submit."""
+        """Queue a request and return its number. Raises UseError as Engine.submit, and for a watched request with several texts."""
         if self.broken is not None:
             raise UseError("engine.closed")
+        if request.watched is not None and request.n > 1:
+            raise UseError("engine.watched", found=request.n)
         number = self.engine.submit(request)
         self.wake.set()
         return number
@@ -72,11 +77,12 @@ class EngineThread:
             self.wake.wait()
             self.wake.clear()
             while not self.engine.idle and self.broken is None:
-                outputs = self.step()
+                outputs = self.settled(self.step())
                 self.deliver(outputs)
                 for number in {o.request for o in outputs if o.ended is not None} - self.unended():
                     self.began.pop(number, None)
             if self.broken is not None:
+                self.watches.close()
                 return
 
     def unended(self) -> set[int]:
@@ -89,7 +95,29 @@ class EngineThread:
         for number in self.ran:
             self.began.setdefault(number, now)
         self.observe(sum(chunks.values()))
+        self.watches.begin(chunks)
         return self.forward(chunks)
+
+    def settled(self, outputs: list[Output]) -> list[Output]:
+        """Settle the watches after a step. Returns its outputs, with an error in place of those of a request whose change failed."""
+        if not self.watches.texts:
+            return outputs
+        faults = self.watches.faults()
+        ends = {o.request: o.ended for o in outputs if o.ended is not None} | dict.fromkeys(faults, "error")
+        try:
+            faults |= self.watches.settle(ends, [number for number, ended in ends.items() if ended in ("stop", "length")])
+        except Exception as fault:  # of a callback, which is no reason to end the thread
+            self.report(fault)
+        failed = [output for number, fault in faults.items() for output in self.fail(number, fault)]
+        return [o for o in outputs if o.request not in faults] + failed
+
+    def fail(self, number: int, fault: PellucidError) -> list[Output]:
+        """End a request in the engine with an error. Returns the outputs that say so, one if it has left the engine already."""
+        outputs = list[Output]()
+        for s in [s for s in (*self.engine.queue.running, *self.engine.queue.waiting) if s.number == number]:
+            outputs += [Output(number, i, ended="error", error=fault) for i in range(s.index, s.index + s.siblings + 1)]
+            self.engine.finish(s)
+        return outputs or [Output(number, 0, ended="error", error=fault)]
 
     def step(self) -> list[Output]:
         """Run one step and return its outputs; after an exception, those of its requests one at a time."""
@@ -108,15 +136,14 @@ class EngineThread:
         suspects = self.ran
         if not suspects:  # no rows ran: a call before them failed, which the next step repeats
             raise fault
+        failed = list[Output]()
         for number in suspects:
             wrong = self.attempt(number) if len(suspects) > 1 else fault
             if wrong is not None:
                 self.engine.recover()
-                for s in [s for s in self.engine.queue.waiting if s.number == number]:
-                    indices = range(s.index, s.index + s.siblings + 1)
-                    error = UseError("engine.step", kind=type(wrong).__name__)
-                    self.engine.emit(s, *(Output(number, i, ended="error", error=error) for i in indices))
-        return self.engine.pop_outputs()
+                own = wrong if isinstance(wrong, PellucidError) else UseError("engine.step", kind=type(wrong).__name__)
+                failed += self.fail(number, own)
+        return [*self.engine.pop_outputs(), *failed]
 
     def attempt(self, number: int) -> Exception | None:
         """Run one request alone until each of its texts has its next token, or it ends. Returns what it raised."""

@@ -77,6 +77,6 @@ class Forward:
 
 def wanted_rows(s: Sequence, rows: int) -> int:
     """Return the number of a chunk's rows, from its end, that need logits."""
-    if s.request.scored and not s.written:
+    if not s.written and (s.request.scored or (s.request.watched is not None and s.request.watched.wants("logits"))):
         return rows
     return int(rows == s.pending)

@@ -55,7 +55,7 @@ class Memory:
         key, stored = sequence.key, 0
         if self.cache is not None:
             sequence.root = self.root(sequence)  # set here: a text begun under old weights is not kept under new ones
-            if not sequence.request.scored and not edits():
+            if not sequence.request.scored and sequence.request.watched is None and not edits(key):
                 stored = self.cache.start(key, sequence.root, sequence.tokens)
         self.pages.angle_length[key] = self.angle_length(sequence)
         self.pages.prompts[key] = sequence.request.prompt, sequence.request.source
@@ -108,6 +108,7 @@ def restart_lengths(module: Decoder | EncoderDecoder) -> list[int]:
     return sorted({s.original for s in scalings(module) if isinstance(s, LongRope)})
 
 
-def edits() -> bool:
-    """True if a watch of this thread edits tensors."""
-    return any(w.changes for w in here.watches)
+def edits(key: Hashable) -> bool:
+    """True if a watch of this thread edits tensors of the text `key`."""
+    changed = (w.request if c.request is None else c.request for w in here.watches for c in w.changes)
+    return any(request is None or request == key for request in changed)

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, SupportsIndex
 
-from pellucid.errors import UseError
+from pellucid.errors import PellucidError, UseError
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
 from pellucid.ops.sampling.settings import Sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from pellucid.engine.watched_text import WatchedText
 
 Likeliest = tuple[tuple[int, float], ...]  # tokens with their log-probabilities, the likeliest first
 GREEDY = Sampling()
@@ -38,6 +40,7 @@ class Request:
     logprobs: the number of likeliest tokens to return with each new token's log-probability; None returns neither.
     scored: return the log-probabilities of the prompt.  source: an encoder's tokens.
     least: new tokens before a stop may come.  priority: a waiting request with a smaller one begins earlier.
+    watched: a watch of its text, which EngineThread opens. Its prompt runs in one step, and reads no stored rows.
     """
 
     prompt: tuple[int, ...]
@@ -51,6 +54,7 @@ class Request:
     least: int = 0
     priority: int = 0
     constraint: TokenConstraint | None = None
+    watched: "WatchedText | None" = None
 
     @property
     def budget(self) -> int:
@@ -79,7 +83,7 @@ class Output:
     index: int
     token: Token | None = None
     ended: str | None = None
-    error: UseError | None = None
+    error: PellucidError | None = None
     scores: tuple[float, ...] = ()
     tops: tuple[Likeliest, ...] = ()
     cached: int = 0

@@ -103,8 +103,8 @@ def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits) -> dict[Se
         if s.pending == 1 and s in queue.running and left > 0:
             add(s, 1)
     for s in began:
-        if s.pending > 1 and s in queue.running and left > 0 and not runs_whole(s, limits):
-            add(s, min(s.pending, left))
+        if s.pending > 1 and s in queue.running and left > 0 and (s.request.watched is not None or not runs_whole(s, limits)):
+            add(s, s.pending if runs_whole(s, limits) else min(s.pending, left))
     if len(queue.running) == len(began):  # else a sequence has just been preempted, and a new one would take its pages
         admit(queue, storage, limits, chunks)
     return chunks
@@ -138,5 +138,5 @@ def admit(queue: Queue, storage: Storage, limits: SchedulerLimits, chunks: dict[
 
 
 def runs_whole(s: Sequence, limits: SchedulerLimits) -> bool:
-    """True if the sequence's prompt must run in one step: its tokens attend to each other in both directions."""
-    return limits.whole_prompts and not s.request.scored
+    """True if the sequence's prompt must run in one step: its tokens attend in both directions, or are recorded together."""
+    return (limits.whole_prompts and not s.request.scored) or s.request.watched is not None

@@ -136,6 +136,9 @@ def square(loaded: LoadedModel, tokens: int) -> int:
 
 def choosing(loaded: LoadedModel, request: RunRequest, ids: Sequence[int]) -> Callable[[Tensor], int]:
     """Return the function that picks the tokens of a run, one after another. A second one of the same request picks the same."""
+    if request.forced:
+        known = iter(request.forced)
+        return lambda logits: next(known)
     sampling = Sampling.of(request.sampling)
     sampling.check(loaded.config.vocab)
     read = ids if loaded.config.starts is None else [loaded.config.starts]
@@ -222,6 +225,8 @@ def recomputed(run: Run, s: Seen, stop: Stop) -> Seen:
     """Run the request again, watched at the path of `s` alone, and return the record with value and terms."""
     assert run.loaded is not None and run.model is not None and run.request is not None
     changes = [replace(c, required=False) for c in run.changes]  # some act in later steps alone
+    if run.request.forced and s.path.startswith("sample."):  # tokens that are known are not sampled again
+        raise RequestError("page.unsummed", 400, "n")
     how: dict[str, Any] = {"keep": stop.keep, "terms": True, "edit": changes, "only": s.path}
     traced = traced_alike(run.loaded, run.request, run.trace.ids, 1 if run.kind == "encoder" else s.step + 1, **how)
     (record,) = (r for r in traced if (r.step, r.call) == (s.step, s.call))

@@ -26,6 +26,7 @@ class Limits:
     rows: int = 1_000  # tokens in a document of sampling
     waiting: int = 8  # runs in the queue
     runs: int = 32  # kept; the least recently used goes first
+    trace: int = 256 << 20  # bytes of the tensors of one watched request of a server for clients
     kept: int = 2 << 30  # bytes of all that outlives a request: see memory_budget.Budget
     work: int = 6 << 30  # bytes that one run, or one table, may take beside that while it is computed
     value: int = 64 << 20  # bytes of a value that a run keeps; a larger one is computed again on request

@@ -102,12 +102,15 @@ class LoadedModel:
 
 
 class ModelRegistry:
-    """The loaded models by name. opened: the command's own, or None; how: `load`'s settings for it.  most: specimens loaded beside it."""
+    """The loaded models by name. opened: the command's own, or None; how: `load`'s settings for it.  most: specimens loaded beside it.
 
-    def __init__(self, opened: str | None, most: int, **how: Any) -> None:
-        self.opened, self.most, self.how = opened, most, how
-        self.names = list(dict.fromkeys([*([opened] if opened else []), *specimens()]))
-        self.loaded: dict[str, LoadedModel] = {}
+    served: models that are loaded already, and stay.
+    """
+
+    def __init__(self, opened: str | None, most: int, served: Mapping[str, LoadedModel] | None = None, **how: Any) -> None:
+        self.opened, self.most, self.how, self.served = opened, most, how, dict(served or {})
+        self.names = list(dict.fromkeys([*([opened] if opened else []), *self.served, *specimens()]))
+        self.loaded = dict(self.served)
         self.rows: dict[str, tuple[dict[str, Any], Precision | None]] = {}
         self.lock = threading.Lock()
 
@@ -118,7 +121,7 @@ class ModelRegistry:
             if (loaded := self.loaded.pop(name, None)) is None:
                 loaded = opened(name, **(self.how if name == self.opened else {}))
             self.loaded[name] = loaded
-            others = [n for n in self.loaded if n not in (name, self.opened)]
+            others = [n for n in self.loaded if n not in (name, self.opened, *self.served)]
             for n in others[: max(0, len(others) - self.most + 1)]:
                 del self.loaded[n]
             return loaded

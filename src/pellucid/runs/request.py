@@ -23,6 +23,7 @@ class RunRequest:
     sampling: dict[str, Any] = field(default_factory=lambda: {"seed": 0})  # of `ops.sampling.Sampling`, which checks them
     changes: tuple[ChangeText, ...] = ()
     switches: tuple[str, ...] = ()  # of the form NAME=VALUE; "with" in a body
+    forced: tuple[int, ...] = ()  # the new tokens, of a run that is known; () draws them
 
 
 def run_of(body: Mapping[str, Any], limits: Limits) -> RunRequest:

@@ -97,7 +97,7 @@ class Api:
 
     async def models(self, request: Request) -> Response:
         query(request)
-        return answer(await run_in_threadpool((await self.session()).models))
+        return answer(await run_in_threadpool((await self.session()).models, request.scope.get("pellucid.trace")))
 
     async def body(self, request: Request) -> dict[str, Any]:
         """Read the body as a JSON object. A RequestError if it does not arrive in time."""

@@ -37,11 +37,14 @@ METHODS = ("GET", "HEAD", "POST", "DELETE")
 
 
 class Guard:
-    """A check of every request before its route. free: paths that need no token, the page's own files, which hold nothing of a user's."""
+    """A check of every request before its route. free: paths that need no token, the page's own files, which hold nothing of a user's.
 
-    def __init__(self, app: ASGIApp, token: str, port: int, free: frozenset[str], limits: Limits) -> None:
-        self.app, self.token, self.free, self.limits = app, token.encode(), free, limits
-        ends = ("", f":{port}") if port == 80 else (f":{port}",)
+    scheme: of the server's own address.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, port: int, free: frozenset[str], limits: Limits, scheme: str = "http") -> None:
+        self.app, self.token, self.free, self.limits, self.scheme = app, token.encode(), free, limits, scheme
+        ends = ("", f":{port}") if port == {"http": 80, "https": 443}[scheme] else (f":{port}",)
         self.hosts = {f"{name}{end}" for name in ("127.0.0.1", "localhost", "[::1]") for end in ends}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,8 +92,9 @@ class Guard:
         path, method = scope["path"], scope["method"]
         if not self.own(one.get("host", "")):
             raise RequestError("server.host", 403, "host", found=one.get("host", "-"), allowed=", ".join(sorted(self.hosts)))
-        if "origin" in one and one["origin"] != f"http://{one['host']}":
-            raise RequestError("server.origin", 403, "origin", found=one["origin"], allowed=f"http://{one['host']}")
+        own = f"{self.scheme}://{one['host']}"
+        if one.get("origin", own) != own:
+            raise RequestError("server.origin", 403, "origin", found=one["origin"], allowed=own)
         opened = method == "GET" and path in self.free and one.get("sec-fetch-mode") == "navigate"  # a link that a person followed
         if one.get("sec-fetch-site", "none") not in ("none", "same-origin") and not opened:
             raise RequestError("server.site", 403, "sec-fetch-site", found=one["sec-fetch-site"])

@@ -1,5 +1,6 @@
 """The state of one server, built once torch is imported: models, runs, bills and measurements."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,17 @@ class Session:
     how: `load`'s settings.
 
     recorded_by: the model that the trace was recorded from. Without it a name in the trace is loaded only if it is a specimen's.
+    served: models that are loaded already.
     """
 
-    def __init__(self, opened: str | None, limits: Limits, recorded_by: str | None = None, **how: Any) -> None:
+    def __init__(
+        self,
+        opened: str | None,
+        limits: Limits,
+        recorded_by: str | None = None,
+        served: Mapping[str, LoadedModel] | None = None,
+        **how: Any,
+    ) -> None:
         self.limits, self.runs, self.opened = limits, RunStore(limits), opened
         training = Path(opened) if opened is not None and is_run(Path(opened)) else None
         self.learning = Learning(training)
@@ -50,7 +59,7 @@ class Session:
         if traced is not None:
             opened = recorded_by or (traced.model if traced.model in specimens() else None)
             how = {"dtype": dtype_of(traced), "ignore_fields": how.get("ignore_fields", ())}  # as it ran, where the trace's values are
-        self.registry = ModelRegistry(opened, limits.models, **how)
+        self.registry = ModelRegistry(opened, limits.models, served, **how)
         self.first: Run | None = None  # of a trace that was opened
         self.bills, self.bench, self.gallery = Bills(self.registry, limits), Bench(limits), Gallery(self.registry, limits)
         loaded = None if opened is None else self.registry[opened]
@@ -58,14 +67,15 @@ class Session:
             traced.model = recorded_by or traced.model
             self.first = execute.recorded(alike(loaded, traced, recorded_by is not None), traced, limits, folder)
 
-    def models(self) -> dict[str, Any]:
-        """Return the models of the registry as JSON, and the model and run that the page shows first."""
-        if self.first is not None:
-            self.runs.put(self.first)
+    def models(self, shown: str | None = None) -> dict[str, Any]:
+        """Return the models of the registry as JSON, and the model and run that the page shows first. shown: the id of that run."""
+        first = self.first if shown is None else self.runs[shown]
+        if first is not None:
+            self.runs.put(first)
         rows = self.registry.list()
-        current = self.registry.opened or rows[0]["name"]
+        current = self.registry.opened or rows[0]["name"] if shown is None or first is None else first.trace.model
         training = None if self.learning.run is None else str(self.learning.run.folder)
-        return {"schema": SCHEMA, "current": current, "run": self.first and self.first.id, "training": training, "models": rows}
+        return {"schema": SCHEMA, "current": current, "run": first and first.id, "training": training, "models": rows}
 
     def new_run(self, request: RunRequest, stop: Stop) -> RunDocument:
         """Run a prompt, keep the run and return its document."""

@@ -9,7 +9,7 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +130,15 @@ class Tokenizer:
         """Return the text of these ids; bytes that are no UTF-8 become U+FFFD."""
         return self.stream(skip_special).over(ids)
 
-    def stream(self, skip_special: bool = False) -> Stream:
-        """Return a stream: `feed(id)` gives the text that is certain so far, `end()` the rest; their join is `decode` of all."""
+    def stream(self, skip_special: bool = False, kept: Container[int] = ()) -> Stream:
+        """Return a stream: `feed(id)` gives the text that is certain so far, `end()` the rest; their join is `decode` of all.
+
+        kept: special tokens that are not skipped.
+        """
 
         def spoken(id: int, first: bool) -> bytes | None:
             piece = self.spelled(id)
-            if piece is None or (skip_special and id in self._specials):
+            if piece is None or (skip_special and id in self._specials and id not in kept):
                 return None
             return piece.encode() if id in self._literal else self._writing.spoken(piece, first)
 

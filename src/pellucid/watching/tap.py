@@ -376,7 +376,7 @@ class RequestOwner:
 @contextmanager
 def after(model: nn.Module, path: str, request: object) -> Iterator[None]:
     """Record taps within the block under `path`: work on one request's rows after the forward, such as sampling."""
-    if not here.watches:
+    if not any(w.request is None or w.request == request for w in here.watches):
         yield
         return
     calls, terms, segment = here.calls, here.terms, here.segment

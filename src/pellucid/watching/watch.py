@@ -375,12 +375,19 @@ def watch(
 ) -> Iterator[Watch]:
     """Record and edit tapped tensors while this thread runs this module. to: called with each record.  The rest: see `pellucid.watch`."""
     w = Watch(getattr(model, "_orig_mod", model), only, keep, edit, grad, request, inside, terms, to)
+    with opened(w):
+        yield w
+    w.require_matches()
+
+
+@contextmanager
+def opened(w: Watch) -> Iterator[None]:
+    """Let a watch record and edit while this thread runs its model. Watches may end in another order than they began in."""
     with EAGER:
         wrap_forwards(w.where, +1)
         here.watches = (*here.watches, w)
         try:
-            yield w
+            yield
         finally:
             here.watches = tuple(x for x in here.watches if x is not w)
             wrap_forwards(w.where, -1)
-    w.require_matches()

@@ -9,16 +9,18 @@ Both feed the same choices, so that the join of a stream is the answer that is n
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pellucid.engine.requests import Output
 from pellucid.errors import RequestError
 from pellucid.runs.worker import left
+from pellucid.server.openai.chat_reply import ReplyForm
 from pellucid.server.openai.choice import Choice, Delta, TokenEntry
 from pellucid.server.openai.error_shape import error_body
 from pellucid.server.openai.jobs import Job
@@ -38,7 +40,11 @@ class GeneratedAnswer:
 
     def __init__(self, job: Job, submitted: Submitted, facts: dict[str, Any]) -> None:
         self.job, self.submitted, self.facts = job, submitted, facts
-        self.choices = [Choice(job.served.tokenizer, job.stops, r.least, job.skip_special) for r in job.requests for _ in range(r.n)]
+        form = job.shape.form if isinstance(job.shape, ChatShape) else ReplyForm()
+        self.choices = [
+            Choice(job.served.tokenizer, job.stops, r.least, job.skip_special, form.kept) for r in job.requests for _ in range(r.n)
+        ]
+        self.form, self.reasoning = form, 0  # tokens of reasoning
         self.ids: list[list[int]] = [[] for _ in self.choices]
         self.cached, self.finished = 0, dict[int, str]()
         self.started = time.monotonic()
@@ -70,7 +76,7 @@ class GeneratedAnswer:
     def usage(self) -> dict[str, Any]:
         """Return the count of tokens so far."""
         prompts = sum(len(self.prompt_of(i)) for i in range(len(self.job.requests)))
-        return usage_of(prompts, sum(c.tokens for c in self.choices), self.cached)
+        return usage_of(prompts, sum(c.tokens for c in self.choices), self.cached, self.reasoning)
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta, list[int]], None]:
         """Yield the number of a choice, what it gains, and its new ids."""
@@ -89,11 +95,12 @@ class GeneratedAnswer:
                 new = [] if output.token is None else [output.token.id]
                 if new:
                     self.note_token(at)
+                    self.reasoning += self.form.reasons(self.choices[at].text.shown)
                 self.ids[at] += new
                 if delta.finish is not None:
                     self.finished[at] = delta.finish
                     if delta.finish == "stop" and output.ended is None:
-                        self.submitted.stop(position, output.index)
+                        self.submitted.stop(position, output.index, self.choices[at].tokens)
                 yield at, delta, new
 
     def add_prompt(self, position: int, output: Output, delta: Delta) -> None:
@@ -120,11 +127,13 @@ class GeneratedAnswer:
         ]
         if self.job.return_ids:
             choices = [c | {"token_ids": ids} for c, ids in zip(choices, self.ids, strict=True)]
-            prompts: dict[str, Any] = {"prompt_token_ids": list(self.prompt_of(0))}
+            more: dict[str, Any] = {"prompt_token_ids": list(self.prompt_of(0))}
         else:
-            prompts = {}
+            more = {}
+        if self.job.trace and self.job.inspector is not None:
+            more["pellucid"] = await run_in_threadpool(self.job.inspector.noted, self.job.trace)
         served = self.job.served
-        return head(shape, served.name, served.fingerprint, False) | {"choices": choices, "usage": self.usage()} | prompts
+        return head(shape, served.name, served.fingerprint, False) | {"choices": choices, "usage": self.usage()} | more
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the chunks of a stream."""
@@ -138,25 +147,17 @@ class GeneratedAnswer:
         prompts_sent = set[int]()
         async with aclosing(self.deltas()) as deltas:
             async for at, delta, new in deltas:
-                for choice in self.pieces(at, delta):
+                for choice in shape.pieces(at, delta, shape.count is not None or job.return_ids):
                     if job.return_ids:
                         choice |= {"token_ids": new}
                         new = []
                         if at not in prompts_sent:
                             choice |= {"prompt_token_ids": list(self.prompt_of(at // job.n))}
                             prompts_sent.add(at)
-                    yield own | {"choices": [choice]} | tail
+                    noted = {"pellucid": {"trace": job.trace}} if job.trace and choice["finish_reason"] is not None else {}
+                    yield own | {"choices": [choice]} | tail | noted
         if job.include_usage:
             yield own | {"choices": [], "usage": self.usage()}
-
-    def pieces(self, at: int, delta: Delta) -> Iterator[dict[str, Any]]:
-        """Yield the choices of chunks that a delta makes: its text and log-probabilities, and a chat's end apart."""
-        shape = self.job.shape
-        apart = isinstance(shape, ChatShape) and delta.finish is not None
-        if delta.text or (delta.entries and (shape.count is not None or self.job.return_ids)) or (delta.finish and not apart):
-            yield shape.piece(at, delta.text, delta.entries, None if apart else delta.finish)
-        if apart:
-            yield shape.piece(at, "", [], delta.finish) | {"logprobs": None, "stop_reason": delta.reason}
 
 
 async def unless_left(request: "Request", answer: GeneratedAnswer) -> dict[str, Any]:
@@ -179,8 +180,8 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, request: "Request", answer: GeneratedAnswer, language: str | None) -> None:
-        super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no"})
+    def __init__(self, request: "Request", answer: GeneratedAnswer, language: str | None, headers: Mapping[str, str]) -> None:
+        super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
         self.request, self.answer, self.language = request, answer, language
 

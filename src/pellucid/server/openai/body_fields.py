@@ -16,19 +16,19 @@ from pellucid.runs.request import described, wrong
 
 LOGGED = set[str]()  # fields that a line in the log has named
 # Fields that OpenAI's clients send and that change no answer here.
-HARMLESS = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity", "parallel_tool_calls"}
+HARMLESS = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
 SAMPLING = {
     "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repetition",
     "presence_penalty": "presence", "frequency_penalty": "frequency", "seed": "seed",
 }  # fmt: skip
 COMMON = {
     *SAMPLING, "model", "max_tokens", "stop", "n", "logit_bias", "stream", "stream_options", "min_tokens", "ignore_eos", "stop_token_ids",
-    "skip_special_tokens", "return_token_ids", "priority", "response_format",
+    "skip_special_tokens", "return_token_ids", "priority", "pellucid", "response_format", "structured_outputs", "guided_json",
+    "guided_regex", "guided_choice", "guided_grammar", "json_schema", "grammar",
 }  # fmt: skip
 # Fields that would change an answer and are not supported, and the value of each that asks for nothing.
 REFUSED: dict[str, Any] = {
     "best_of": 1, "suffix": "", "tools": [], "functions": [], "audio": None, "use_beam_search": False, "prompt_embeds": None,
-    "guided_json": None, "guided_regex": None, "guided_choice": None, "guided_grammar": None, "structured_outputs": None,
 }  # fmt: skip
 BIG = 2**31 - 1
 
@@ -41,8 +41,6 @@ class BodyFields:
         for name, off in REFUSED.items():
             if name not in known and self.given.get(name, off) != off:
                 raise RequestError("serve.refused", 400, name, name=name)
-        if self.table("response_format").get("type", "text") != "text":
-            raise RequestError("serve.refused", 400, "response_format", name="response_format")
         for name in self.given.keys() - known - HARMLESS - REFUSED.keys() - LOGGED:
             LOGGED.add(name)
             print(json.dumps({"ignored": name[:100], "reason": say("serve.ignored")}), file=sys.stderr, flush=True)

@@ -30,11 +30,13 @@ class Delta:
 class Choice:
     """One text of an answer. stops: strings that end it and are not part of it; before `least` tokens they end nothing.
 
-    tokens: the number of new tokens.  ended: its last delta has been returned.
+    kept: special tokens that are not skipped.  tokens: the number of new tokens.  ended: its last delta has been returned.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], least: int, skip_special: bool) -> None:
-        self.text = Text(tokenizer.stream(skip_special), stops)
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str], least: int, skip_special: bool, kept: frozenset[int] = frozenset()
+    ) -> None:
+        self.text = Text(tokenizer.stream(skip_special, kept), stops)
         self.stops, self.least = self.text.stops, least
         self.tokens, self.ended = 0, False
 

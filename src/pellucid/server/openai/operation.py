@@ -8,7 +8,7 @@ A line has no text of a request: {"time", "method", "path", "status", "seconds",
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -18,18 +18,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pellucid.errors import RequestError
 
 if TYPE_CHECKING:
+    from pellucid.server.openai.inspection import Inspector
     from pellucid.server.openai.served_model import ServedModel
 
 
 class Operation:
     """The state. version: Pellucid's.  running: requests that are being answered.
 
-    loaded: the models by the names that clients call them by.
+    loaded: the models by the names that clients call them by.  inspector: of their requests, set after that where there is one.
     """
 
     def __init__(self, version: str) -> None:
         self.version = version
         self.loaded = Future["Mapping[str, ServedModel]"]()
+        self.inspector: Future[Inspector] | None = None
+        self.closing: list[Callable[[], object]] = []
         self.draining, self.running = False, 0
 
     @property
@@ -45,6 +48,11 @@ class Operation:
         if not self.loaded.done():
             raise RequestError("serve.loading", 503)
         return self.loaded.result()
+
+    def close(self) -> None:
+        """End the threads of the page."""
+        while self.closing:
+            self.closing.pop()()
 
 
 class AccessLog:

@@ -1,8 +1,10 @@
 """The prompts of a body as ids: texts, ids, or messages by the model's chat template."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pellucid.errors import RequestError, TokenizerError
+from pellucid.checkpoint.json_file import parse_object
+from pellucid.errors import RequestError, TokenizerError, UseError
 from pellucid.runs.request import described, wrong
 from pellucid.server.openai.body_fields import BodyFields
 
@@ -46,8 +48,8 @@ def check_prompt_ids(ids: list[Any], place: str, vocab: int) -> None:
             raise wrong(f"{place}[{i}]", described(id), f"0..{vocab - 1}")
 
 
-def chat_prompt(served: "ServedModel", fields: BodyFields) -> list[int]:
-    """Return the ids that the model's chat template makes of `messages`."""
+def chat_prompt(served: "ServedModel", fields: BodyFields, tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
+    """Return the ids that the model's chat template makes of `messages`, with the `tools` that it may show."""
     messages = fields.given.get("messages")
     if not isinstance(messages, list) or not messages:
         raise wrong("messages", described(messages), '[{"role": "user", "content": "..."}]')
@@ -58,11 +60,20 @@ def chat_prompt(served: "ServedModel", fields: BodyFields) -> list[int]:
     turns = [plain_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
     settings = fields.table("chat_template_kwargs")
     try:
-        return served.tokenizer.chat(turns, add_generation_prompt=generates, settings=settings, continue_final_message=continues)
+        listed_tools = None if tools is None else list(tools)
+        return served.tokenizer.chat(turns, listed_tools, continues, add_generation_prompt=generates, settings=settings)
     except TokenizerError as fault:
         if fault.key != "template.missing":  # whose line names a file of this machine
             raise
         raise RequestError("serve.template", 400, "messages", model=served.name) from None
+
+
+def plain_call(call: Any, place: str) -> Any:
+    """Return a call of a message with its arguments as an object, as templates take them; OpenAI's are JSON in a text."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(arguments := function.get("arguments"), str):
+        return call
+    return call | {"function": function | {"arguments": parse_object(arguments.encode(), f"{place}.function.arguments", UseError)}}
 
 
 def plain_message(message: Any, place: str) -> Any:
@@ -71,6 +82,8 @@ def plain_message(message: Any, place: str) -> Any:
         raise wrong(place, described(message), "{}")
     dropped = {name for name in ("refusal", "audio", "annotations", "function_call") if not message.get(name)}
     message = {name: value for name, value in message.items() if name not in dropped}
+    if isinstance(calls := message.get("tool_calls"), list):
+        message["tool_calls"] = [plain_call(call, f"{place}.tool_calls[{i}]") for i, call in enumerate(calls)]
     if not isinstance(parts := message.get("content"), list):
         return message
     texts = []

@@ -21,8 +21,10 @@ from pellucid.server.guard import language
 from pellucid.server.openai.error_shape import refused
 from pellucid.server.openai.operation import AccessLog, Operation
 from pellucid.server.openai.serve_guard import HEALTH, ServeGuard
+from pellucid.server.openai.trace_pages import TracePages, page_routes
 
 if TYPE_CHECKING:
+    from pellucid.server.openai.inspection import Inspector
     from pellucid.server.openai.jobs import Job
     from pellucid.server.openai.served_model import ServedModel
 
@@ -83,6 +85,8 @@ class OpenAiApi:
         except TimeoutError:
             raise RequestError("server.slow", 408, seconds=self.limits.patience) from None
         body = parse_object(raw, "body", UseError)
+        if (header := request.headers.get("pellucid")) is not None and "pellucid" not in body:
+            body["pellucid"] = parse_object(header.encode("latin-1", "replace"), "pellucid", UseError)
         served = self.named(body.get("model"))
         request.scope["pellucid.facts"]["model"] = served.name
         return body, served
@@ -91,22 +95,30 @@ class OpenAiApi:
         from pellucid.server.openai.jobs import completion_job
 
         body, served = await self.body(request)
-        return await self.generated(request, await run_in_threadpool(completion_job, served, body))
+        return await self.generated(request, await run_in_threadpool(completion_job, served, body, self.inspector(body)))
 
     async def chat_completions(self, request: Request) -> Response:
         from pellucid.server.openai.jobs import chat_job
 
         body, served = await self.body(request)
-        return await self.generated(request, await run_in_threadpool(chat_job, served, body))
+        return await self.generated(request, await run_in_threadpool(chat_job, served, body, self.inspector(body)))
+
+    def inspector(self, body: "dict[str, Any]") -> "Inspector | None":
+        """Return the inspector for a body with the field `pellucid`."""
+        promised = self.operation.inspector
+        return promised.result() if promised is not None and "pellucid" in body else None
 
     async def generated(self, request: Request, job: "Job") -> Response:
         """Submit a job and return its answer, or the stream of it."""
         from pellucid.server.openai.answering import EventStream, GeneratedAnswer, unless_left
 
-        current = GeneratedAnswer(job, job.served.submit(job.requests), request.scope["pellucid.facts"])
+        facts = request.scope["pellucid.facts"]
+        facts |= {"trace": job.trace} if job.trace else {}
+        headers = {"pellucid-trace": job.trace} if job.trace else {}
+        current = GeneratedAnswer(job, job.served.submit(job.requests), facts)
         if job.stream:
-            return EventStream(request, current, language(request.scope))
-        return answer(await unless_left(request, current))
+            return EventStream(request, current, language(request.scope), headers)
+        return answer(await unless_left(request, current), headers=headers)
 
     async def embeddings(self, request: Request) -> Response:
         from pellucid.server.openai.embedder import embeddings_document
@@ -131,7 +143,7 @@ class OpenAiApi:
         body, served = await self.body(request)
         fields = BodyFields(body, TOKENIZE)
         if "messages" in fields.given:
-            ids = await run_in_threadpool(chat_prompt, served, fields)
+            ids = await run_in_threadpool(chat_prompt, served, fields, fields.given.get("tools"))
         else:
             special = fields.truth("add_special_tokens", True)
             ids = await run_in_threadpool(served.tokenizer.encode, fields.text("prompt"), special=special)
@@ -196,7 +208,17 @@ def application(
     loopback: bool = True,
     names: frozenset[str] = frozenset(),
     quiet: bool = False,
+    page: bool = True,
+    scheme: str = "http",
 ) -> ASGIApp:
-    """Return the guarded application. key, loopback, names: see ServeGuard.  quiet: write no line for each request."""
-    app = Starlette(routes=OpenAiApi(operation, limits).routes(), exception_handlers={HTTPException: no_route})
-    return AccessLog(ServeGuard(app, key, port, loopback, names, limits), operation, quiet)
+    """Return the guarded application. key, loopback, names, scheme: see ServeGuard.  quiet: write no line for each request.
+
+    page: serve the page and traces too.
+    """
+    routes, paths = OpenAiApi(operation, limits).routes(), frozenset[str]()
+    if page:
+        shown, paths = page_routes(operation, limits)
+        routes += shown
+    app = Starlette(routes=routes, exception_handlers={HTTPException: no_route})
+    guarded = ServeGuard(app, key, port, loopback, names, limits, paths, scheme)
+    return AccessLog(TracePages(guarded) if page else guarded, operation, quiet)

@@ -19,10 +19,23 @@ HEALTH = "/health"
 
 
 class ServeGuard(Guard):
-    """The check of every request. key: what clients send as `Authorization: Bearer KEY`, None for none.  names: more hosts."""
+    """The check of every request. key: what clients send as `Authorization: Bearer KEY`, None for none.  names: more hosts.
 
-    def __init__(self, app: ASGIApp, key: str | None, port: int, loopback: bool, names: frozenset[str], limits: Limits) -> None:
-        super().__init__(app, key or "", port, frozenset({HEALTH}), limits)
+    page: the paths of the page's own files, which need no key.  scheme: http, or https behind a certificate.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        key: str | None,
+        port: int,
+        loopback: bool,
+        names: frozenset[str],
+        limits: Limits,
+        page: frozenset[str] = frozenset(),
+        scheme: str = "http",
+    ) -> None:
+        super().__init__(app, key or "", port, page | {HEALTH}, limits, scheme)
         self.open, self.loopback, self.names = key is None, loopback, names
 
     def refusal(self, fault: Exception, language: str | None) -> Response:

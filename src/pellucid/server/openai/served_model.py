@@ -2,10 +2,12 @@
 
 import asyncio
 import hashlib
+import threading
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from pellucid.api.model import Model
 from pellucid.engine.defaults import defaults
 from pellucid.engine.engine import Engine
 from pellucid.engine.engine_thread import EngineThread
+from pellucid.engine.grammar import GrammarCompiler
 from pellucid.engine.requests import Output, Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import RequestError, UseError
@@ -50,6 +53,8 @@ class ServedModel:
         self.tokenizer, self.vocab = model.tokenizer, model.config.vocab
         self.stops = frozenset((*model.stops, *(id for kind, id in model.tokenizer.special.items() if kind == "eos" and id < self.vocab)))
         self.fingerprint = fingerprint(model, version)
+        self.compiler: GrammarCompiler | None = None
+        self.lock = threading.Lock()  # guards the compiler
         self.queues: dict[int, asyncio.Queue[Timed]] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
         cfg = model.config
@@ -63,6 +68,20 @@ class ServedModel:
         self.embedder = Embedder(model, pooling_of(folder)) if isinstance(model.module, Encoder) else None
         own, _ = defaults(model.generation, name)
         self.sampling = own if own.temperature else replace(own, temperature=1.0)
+
+    @cached_property
+    def marks(self) -> dict[str, int]:
+        """Return the ids of the pieces that may be marks of a chat, such as "<tool_call>" or "[ARGS]"."""
+        pieces = ((self.tokenizer.piece(id), id) for id in range(self.vocab))
+        return {piece: id for piece, id in pieces if piece[:1] in ("<", "[") and piece[-1:] in (">", "]")}
+
+    @property
+    def grammars(self) -> GrammarCompiler:
+        """The compiler of grammars over the vocabulary, made once. Raises a UseError without llguidance."""
+        with self.lock:
+            if self.compiler is None:
+                self.compiler = GrammarCompiler(self.tokenizer, self.vocab, sorted(self.stops))
+            return self.compiler
 
     def settings(self, given: dict[str, Any], bias: dict[int, float]) -> Sampling:
         """Return the settings of a request over those of generation_config.json; the temperature is 1 by default, as OpenAI's."""
@@ -117,6 +136,7 @@ class Submitted:
         self.thread, self.queues = thread, queues
         self.queue = asyncio.Queue[Timed]()
         self.numbers: dict[int, int] = {}
+        self.requests: list[Request] = []
         self.left: dict[int, set[int]] = {}  # texts that have not ended, by request
         self.began: float | None = None  # when the first of them ran
 
@@ -124,6 +144,7 @@ class Submitted:
         """Submit one request."""
         number = self.thread.submit(request)
         self.numbers[number] = len(self.numbers)
+        self.requests.append(request)
         self.left[number] = set(range(request.n))
         self.queues[number] = self.queue
 
@@ -141,9 +162,11 @@ class Submitted:
                 raise output.error
             yield self.numbers[number], output
 
-    def stop(self, position: int, index: int) -> None:
-        """Cancel one text, which has met a stop string."""
+    def stop(self, position: int, index: int, tokens: int) -> None:
+        """Cancel one text, which has met a stop string after this number of tokens. A watch drops what comes later."""
         number = next(n for n, at in self.numbers.items() if at == position)
+        if (watched := self.requests[position].watched) is not None:
+            watched.last = tokens
         if index in self.left.get(number, ()):
             self.thread.cancel(number, index)
 

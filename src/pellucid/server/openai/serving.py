@@ -4,6 +4,7 @@ The first SIGTERM or Ctrl-C drains: running requests end, new ones get 503, and 
 """
 
 import ipaddress
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,18 +23,22 @@ if TYPE_CHECKING:
     from pellucid.server.openai.served_model import ServedModel
 
 # Prompts are long and clients many; a stream that is not read for a minute is cut.
-SERVE_LIMITS = replace(LIMITS, body=32 << 20, connections=4096, strangers=256, idle=75.0)
+SERVE_LIMITS = replace(LIMITS, body=32 << 20, connections=4096, strangers=256, idle=75.0, kept=1 << 30)
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens, and which clients it admits. names: more hosts that it is called by."""
+    """Where a server listens, and which clients it admits. names: more hosts that it is called by.
+
+    certificate: the files of a certificate and of its key, with which it speaks TLS; None for plain HTTP.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     key: str | None = None
     insecure: bool = False
     names: tuple[str, ...] = ()
+    certificate: tuple[str, str] | None = None
 
     def check(self) -> None:
         """Raise a UseError for an address that is not one, and for one that other machines reach if there is no key."""
@@ -45,6 +50,15 @@ class Address:
             raise UseError("serve.open", host=self.host)
         if self.key is not None and not (self.key.isascii() and self.key.isprintable() and len(self.key.strip()) == len(self.key) > 0):
             raise UseError("serve.key.kind")
+        if self.certificate is not None:
+            try:
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*self.certificate, password="")
+            except OSError as broken:  # ssl's own errors too
+                raise UseError("serve.cert", files=", ".join(self.certificate), reason=broken.strerror or broken) from None
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.certificate is None else "https"
 
     @property
     def loopback(self) -> bool:
@@ -75,22 +89,27 @@ def serve_models(
     ready: Callable[[str], None],
     limits: Limits = SERVE_LIMITS,
     quiet: bool = False,
+    page: bool = True,
 ) -> bool:
     """Serve the models until a signal. load: makes them, in a thread, while /health says so.  ready: called with the address after that.
 
+    page: serve the page and the traces of requests too.
     Raises the error of a model that cannot be loaded. Returns True if all requests were answered and all threads have ended.
     """
     address.check()
     own, operation = taken(address.port, address.host), Operation(version)
     port = int(own.getsockname()[1])
-    app = application(operation, limits, port, address.key, address.loopback, frozenset(address.names), quiet)
-    server = DrainingServer(configured(app, limits), operation)
+    app = application(operation, limits, port, address.key, address.loopback, frozenset(address.names), quiet, page, address.scheme)
+    settings = configured(app, limits)
+    if address.certificate is not None:
+        settings.ssl_certfile, settings.ssl_keyfile = address.certificate
+    server = DrainingServer(settings, operation)
 
     def set_up() -> None:
         try:
             operation.loaded.set_result({served.name: served for served in load()})
             host = f"[{address.host}]" if ":" in address.host else address.host
-            ready(f"http://{host}:{port}")
+            ready(f"{address.scheme}://{host}:{port}")
         except BaseException as wrong:
             if not operation.loaded.done():
                 operation.loaded.set_exception(wrong)
@@ -103,6 +122,7 @@ def serve_models(
             server.run([own])
     finally:
         own.close()
+        operation.close()
     if operation.loaded.done() and (wrong := operation.loaded.exception()) is not None:
         raise wrong
     if loading.is_alive():

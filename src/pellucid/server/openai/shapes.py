@@ -5,10 +5,11 @@ A token that is no text alone, such as one byte of a character, is written "byte
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pellucid.server.openai.choice import TokenEntry
+from pellucid.server.openai.chat_reply import ReplyForm, ReplyStream
+from pellucid.server.openai.choice import Delta, TokenEntry
 from pellucid.tokenizer.tokenizer import Tokenizer
 
 
@@ -49,16 +50,20 @@ class CompletionShape:
         """Return a choice of an answer that is not streamed."""
         return {"index": index, "text": text, "logprobs": self.logprobs(index, entries), "finish_reason": finish}
 
-    piece = full
+    def pieces(self, index: int, delta: Delta, all_entries: bool) -> Iterator[dict[str, Any]]:
+        """Yield the choice of a chunk that a delta makes, if it shows anything. all_entries: a token without text does too."""
+        if delta.text or (delta.entries and all_entries) or delta.finish is not None:
+            yield self.full(index, delta.text, delta.entries, delta.finish)
 
 
 class ChatShape:
-    """The shapes of /v1/chat/completions."""
+    """The shapes of /v1/chat/completions. form: how replies are written.  streams: of the choices of a stream."""
 
     object, chunk, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
-    def __init__(self, tokenizer: Tokenizer, logprobs: int | None) -> None:
-        self.tokenizer, self.count = tokenizer, logprobs
+    def __init__(self, tokenizer: Tokenizer, logprobs: int | None, form: ReplyForm | None = None) -> None:
+        self.tokenizer, self.count, self.form = tokenizer, logprobs, form or ReplyForm()
+        self.streams: dict[int, ReplyStream] = {}
 
     def logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any] | None:
         """Return each token with its log-probability, its bytes and the likeliest tokens in its place."""
@@ -73,13 +78,23 @@ class ChatShape:
 
     def full(self, index: int, text: str, entries: Sequence[TokenEntry], finish: str | None) -> dict[str, Any]:
         """Return a choice of an answer that is not streamed."""
-        message = {"role": "assistant", "content": text, "refusal": None}
+        message = self.form.message(text)
+        finish = "tool_calls" if finish == "stop" and "tool_calls" in message else finish
         return {"index": index, "message": message, "logprobs": self.logprobs(entries), "finish_reason": finish}
 
-    def piece(self, index: int, text: str, entries: Sequence[TokenEntry], finish: str | None) -> dict[str, Any]:
-        """Return a choice of a chunk."""
-        delta = {} if finish is not None and not text else {"content": text}
-        return {"index": index, "delta": delta, "logprobs": self.logprobs(entries), "finish_reason": finish}
+    def pieces(self, index: int, delta: Delta, all_entries: bool) -> Iterator[dict[str, Any]]:
+        """Yield the choices of chunks that a delta makes: what it shows of the message, with log-probabilities, and the end apart.
+
+        all_entries: a token that shows nothing yet has a chunk too.
+        """
+        stream = self.streams.setdefault(index, ReplyStream(self.form))
+        shown = stream.feed(delta.text, delta.finish is not None)
+        if shown or (delta.entries and all_entries):
+            logprobs = self.logprobs(delta.entries)
+            yield {"index": index, "delta": shown or {"content": ""}, "logprobs": logprobs, "finish_reason": None}
+        if delta.finish is not None:
+            finish = "tool_calls" if delta.finish == "stop" and stream.sent.calls else delta.finish
+            yield {"index": index, "delta": {}, "logprobs": None, "finish_reason": finish, "stop_reason": delta.reason}
 
 
 def head(shape: CompletionShape | ChatShape, model: str, fingerprint: str, chunk: bool) -> dict[str, Any]:
@@ -91,11 +106,11 @@ def head(shape: CompletionShape | ChatShape, model: str, fingerprint: str, chunk
     }  # fmt: skip
 
 
-def usage_of(prompt: int, completion: int, cached: int) -> dict[str, Any]:
-    """Return the count of tokens of an answer. cached: tokens of prompts whose rows were stored already."""
+def usage_of(prompt: int, completion: int, cached: int, reasoning: int) -> dict[str, Any]:
+    """Return the count of tokens of an answer. cached: of prompts whose rows were stored already.  reasoning: of the completion."""
     return {
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached}, "completion_tokens_details": {"reasoning_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": cached}, "completion_tokens_details": {"reasoning_tokens": reasoning},
     }  # fmt: skip
 
 

@@ -1,0 +1,114 @@
+"""Texts of a given form: a JSON schema, a regular expression, a choice or a grammar says which tokens may come next.
+
+    {"type": "integer"}     after ""      -  0 1 2 ... 12 ...
+                            after "-1"    0 1 2 ... and the tokens that end a text
+
+llguidance computes the masks; the first stage of sampling, `allowed`, lays them on the logits.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pellucid.errors import UseError
+from pellucid.tokenizer.tokenizer import Tokenizer
+
+KINDS = ("json", "regex", "choice", "grammar", "lark")
+# Between the tokens of JSON. Without a bound a model may write spaces to the end of its text.
+SPACES = r"[ \n\t]{0,24}"
+
+
+class GrammarCompiler:
+    """A tokenizer's vocabulary as llguidance reads it. vocab: the model's ids.  stops: the ids that end a text, at least one.
+
+    Raises a UseError without llguidance, or without a stop.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab: int, stops: Sequence[int]) -> None:
+        try:
+            import llguidance
+        except ImportError:
+            raise UseError("grammar.library") from None
+        if not stops:
+            raise UseError("grammar.stops")
+        self.library, self.vocab, self.stops = llguidance, vocab, sorted(stops)
+        pieces = tokenizer.pieces(range(vocab))
+        self.empty = torch.tensor([p.id for p in pieces if not p.raw and p.id not in self.stops], dtype=torch.long)
+        wrapper = llguidance.TokenizerWrapper(VocabularyBytes(tokenizer, [p.raw for p in pieces], self.stops))
+        self.tokens = llguidance.LLTokenizer(wrapper, n_vocab=vocab, eos_token=self.stops)
+
+    def compile(self, kind: str, source: Any) -> "GrammarConstraint":
+        """Return the constraint of a grammar: a schema as an object or JSON text, a text, or a list of texts for a choice.
+
+        Raises a UseError, in one line, for one that llguidance cannot hold a text to.
+        """
+        try:
+            text = self.text_of(kind, source)
+        except (Exception, RecursionError) as fault:
+            raise UseError("grammar.refused", kind=kind, reason=" ".join(str(fault).split())) from None
+        matcher = self.library.LLMatcher(self.tokens, text, log_level=0)
+        if matcher.is_error():
+            raise UseError("grammar.refused", kind=kind, reason=" ".join(matcher.get_error().split()))
+        return GrammarConstraint(matcher, self.vocab, self.empty)
+
+    def text_of(self, kind: str, source: Any) -> str:
+        """Return a grammar as llguidance's own text."""
+        of = self.library.LLMatcher
+        if kind == "json":
+            return str(of.grammar_from_json_schema(json.dumps(source) if isinstance(source, Mapping) else source, JSON_DEFAULTS))
+        if kind == "regex":
+            return str(of.grammar_from_regex(source))
+        if kind == "choice":
+            return str(of.grammar_from_lark("start: " + " | ".join(json.dumps(each) for each in source)))
+        return str(of.grammar_from_lark(source) if kind == "lark" else self.library.grammar_from("grammar", source))
+
+
+JSON_DEFAULTS: Any = {"whitespace_flexible": True, "whitespace_pattern": SPACES}
+
+
+class VocabularyBytes:
+    """What llguidance asks of a tokenizer: each token's bytes, the special ones, and the ids of a text."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, tokens: list[bytes], stops: list[int]) -> None:
+        self.tokenizer, self.tokens, self.eos_token_id = tokenizer, tokens, stops[0]
+        self.special_token_ids = [p.id for p in tokenizer.pieces(range(len(tokens))) if p.special or p.id in stops]
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self.tokenizer.encode(text.decode("utf-8") if isinstance(text, bytes) else text, special=False)
+
+
+class GrammarConstraint:
+    """A request's grammar: see requests.TokenConstraint. matcher: at the beginning of a text.
+
+    Each text has a matcher of its own, which follows its new tokens; after a restart it reads them again.
+    """
+
+    def __init__(self, matcher: Any, vocab: int, empty: Tensor) -> None:
+        self.matcher, self.vocab, self.empty = matcher, vocab, empty
+        self.texts: dict[int, tuple[Any, list[int]]] = {}
+
+    def copy(self) -> "GrammarConstraint":
+        """Return the same constraint for another request."""
+        return GrammarConstraint(self.matcher, self.vocab, self.empty)
+
+    def allowed(self, written: Sequence[int], index: int) -> Tensor:
+        """Return True for each token [V] that may follow. Raises a UseError if the text has become too complex for llguidance."""
+        matcher, read = self.texts.get(index, (None, []))
+        if matcher is None or list(written[: len(read)]) != read:
+            matcher, read = self.matcher.deep_copy(), []
+            self.texts[index] = matcher, read
+        for token in written[len(read) :]:
+            matcher.consume_token(token)
+            read.append(token)
+        if matcher.is_error():
+            raise UseError("grammar.failed", reason=" ".join(matcher.get_error().split()))
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), count=self.vocab, bitorder="little")
+        tokens = torch.from_numpy(bits.view(bool))
+        tokens[self.empty] = False
+        return tokens

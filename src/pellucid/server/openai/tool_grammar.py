@@ -1,0 +1,94 @@
+"""The grammar of a reply that must call a tool, in each format: the names are the tools' own, and the arguments fit their schemas.
+
+A special token of the vocabulary is written by its id, since a text can never hold it.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pellucid.server.openai.tool_formats import CLOSES, Schemas
+
+MOST = 8  # calls in one reply
+Mark = Callable[[str], str]  # writes a mark as the vocabulary has it
+
+
+def quoted(text: str) -> str:
+    """Write a text in a Lark grammar."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def schema_of(schema: Mapping[str, Any]) -> str:
+    """Write a schema in a Lark grammar, with few spaces between tokens."""
+    return "%json " + json.dumps({**schema, "x-guidance": {"whitespace_flexible": True, "whitespace_pattern": "[ \\n\\t]{0,24}"}})
+
+
+def object_call(name: str, schema: Mapping[str, Any], key: str) -> str:
+    """Write {"name": ..., KEY: ...}."""
+    head = '{"name": ' + json.dumps(name) + f', "{key}": '
+    return f"{quoted(head)} {schema_of(schema)} {quoted('}')}"
+
+
+def glm_call(name: str, schema: Mapping[str, Any], mark: Mark) -> str:
+    """Write a call of GLM's: each argument between tags, those that are required and, after them, those that are not."""
+    required, parts = schema.get("required") or [], [quoted(f"{name}\n")]
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    for key in sorted(properties, key=lambda key: key not in required):
+        own = properties[key]
+        if isinstance(own, dict) and own.get("type") == "string":
+            options = own.get("enum")
+            value = "(" + " | ".join(map(quoted, options)) + ")" if options else "/[^<]*/"
+        else:
+            value = schema_of(own if isinstance(own, dict) else {})
+        one = f"{quoted(f'<arg_key>{key}</arg_key>')} {quoted(chr(10))} {quoted('<arg_value>')} {value} {quoted('</arg_value>' + chr(10))}"
+        parts.append(one if key in required else f"({one})?")
+    return " ".join([mark("<tool_call>"), *parts, mark("</tool_call>")])
+
+
+def grammar_of(kind: str, source: str, schemas: Schemas, most: int, inside: bool, mark: Mark) -> str:
+    """Return the Lark grammar of a reply with 1 to `most` calls of these tools.
+
+    kind: the name of a format of tool_formats.  source: the template.  inside: the prompt has begun to think.
+    """
+    calls, between, around = list[str](), quoted("\n"), "{}"
+    for name, schema in schemas.items():
+        if kind == "hermes":
+            own = object_call(name, schema, "arguments")
+            calls.append(f"{mark('<tool_call>')} {quoted(chr(10))} {own} {quoted(chr(10))} {mark('</tool_call>')}")
+        elif kind == "llama":
+            calls.append(object_call(name, schema, "parameters"))
+            most = 1
+        elif kind == "mistral" and "[ARGS]" in source:
+            calls.append(f"{mark('[TOOL_CALLS]')} {quoted(name)} {mark('[ARGS]')} {schema_of(schema)}")
+            between = ""
+        elif kind == "mistral":
+            calls.append(object_call(name, schema, "arguments"))
+            between, around = quoted(", "), f"{mark('[TOOL_CALLS]')} {quoted('[')} {{}} {quoted(']')}"
+        elif kind == "deepseek":
+            fenced = "```json" in source
+            head = f'"function" {mark("<｜tool▁sep｜>")} {quoted(name)} {quoted(chr(10) + "```json" + chr(10))}'
+            head = head if fenced else f"{quoted(name)} {mark('<｜tool▁sep｜>')}"
+            tail = quoted("\n```") if fenced else ""
+            calls.append(f"{mark('<｜tool▁call▁begin｜>')} {head} {schema_of(schema)} {tail} {mark('<｜tool▁call▁end｜>')}")
+            between = between if fenced else ""
+            around = f"{mark('<｜tool▁calls▁begin｜>')} {{}} {mark('<｜tool▁calls▁end｜>')}"
+        elif kind == "glm":
+            calls.append(glm_call(name, schema, mark))
+        else:
+            head = f"{mark('<|channel|>')} {quoted(f'commentary to=functions.{name} ')} {mark('<|constrain|>')} {quoted('json')}"
+            calls.append(f"{head} {mark('<|message|>')} {schema_of(schema)}")
+            most = 1
+    lines = [f"call: {' | '.join(f'call_{i}' for i in range(len(calls)))}", *(f"call_{i}: {call}" for i, call in enumerate(calls))]
+    several = "call" if most == 1 else f"call ({between} call){{0,{most - 1}}}"
+    first = ""
+    if kind == "harmony":
+        first = "analysis? "
+        end, start = mark("<|end|>"), mark("<|start|>")
+        lines += [f"analysis: {mark('<|channel|>')} {quoted('analysis')} {mark('<|message|>')} TEXT {end} {start} {quoted('assistant')}"]
+    elif inside:
+        first = "thinking "
+        special = mark(CLOSES).startswith("<[")
+        lines += [f"thinking: TEXT {mark(CLOSES)} /\\n{{0,2}}/" if special else "thinking: thought /\\n{0,2}/"]
+        lines += [] if special else [f"thought[lazy]: TEXT {quoted(CLOSES)}"]
+    lines += ["TEXT: /(.|\\n)*/"] if first else []
+    return "\n".join([f"start: {first}{around.format(several)}", *lines]) + "\n"
