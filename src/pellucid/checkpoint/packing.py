@@ -10,6 +10,7 @@ one, or to complete matrices, it does to codes and to scales alike.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,37 @@ from pellucid.ops.blocks import Blocks
 
 CODES, SCALES = "_codes", "_scales"
 Shape = tuple[int, ...]
+
+
+class StoredPart(Protocol):
+    """The codes or the scales of a tensor on disk."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def read(self, into: Tensor | None = None) -> Tensor: ...
+
+
+class InParts(Protocol):
+    """A tensor on disk that is read as codes and scales."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def codes(self) -> StoredPart: ...
+
+    @property
+    def scales(self) -> StoredPart: ...
+
+    @property
+    def file(self) -> Path: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +113,10 @@ class Packing:
 
     form: str
     dtype: torch.dtype
-    on_disk: Mapping[str, Stored] = field(default_factory=dict)
+    on_disk: Mapping[str, InParts] = field(default_factory=dict)
     scratch: list[Tensor] = field(default_factory=list)
 
-    def parts(self, disk: Sequence[str]) -> list[Stored]:
+    def parts(self, disk: Sequence[str]) -> list[InParts]:
         """Return the tensors of these names that are in blocks on disk."""
         return [self.on_disk[n] for n in disk if n in self.on_disk]
 
@@ -111,9 +143,9 @@ class Packing:
         for entries, places in both(packed, pairs):
             if g.layout.views:
                 for entry, place in zip(entries, g.layout.write(places), strict=True):
-                    read_tensor(entry, place)
+                    entry.read(place)
             else:
-                values = g.layout.read([read_tensor(e) for e in entries], [tuple(t.shape) for t in places])
+                values = g.layout.read([e.read() for e in entries], [tuple(t.shape) for t in places])
                 for place, value in zip(places, values, strict=True):
                     place.copy_(value)
         for name, (codes, scales) in zip(g.ours, pairs, strict=True):
@@ -146,7 +178,7 @@ class Packing:
         return plain + sum(blocks.size(s, self.form) for n, s in shapes.items() if in_blocks(n, s))
 
 
-def both(packed: Sequence[Stored], pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[Entry], list[Tensor]]]:
+def both(packed: Sequence[InParts], pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[StoredPart], list[Tensor]]]:
     """Yield the codes on disk with their places, then the scales with theirs."""
     yield [s.codes for s in packed], [codes for codes, _ in pairs]
     yield [s.scales for s in packed], [scales for _, scales in pairs]
