@@ -43,7 +43,7 @@ def byte_level(pre: str) -> tokenizers.Tokenizer:
 def sentencepiece(spaced: bool) -> tokenizers.Tokenizer:
     """Return a small tokenizer as transformers makes of a SentencePiece model: Llama's, or Gemma's, which puts no space before a text."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *"▁abcdefghijklmnopqrstuvwxyzTFP.,法国的"]
-    words = "th the ▁th ▁the ▁t ▁c ca cap ▁cap ▁o of ▁of is ▁is at ▁at ▁▁ 法国 an and".split()
+    words = ["th", "the", "▁th", "▁the", "▁t", "▁c", "ca", "cap", "▁cap", "▁o", "of", "▁of", "is", "▁is", "at", "▁at", "▁▁", "法国", "an"]
     vocab = {piece: i for i, piece in enumerate([*pieces, *words])}
     kinds = [2, 3, 3, *[6] * 256, *[1] * (len(vocab) - 259)]
     merges = joined(vocab, kinds, [0.0] * len(pieces) + [-float(i) for i in range(len(words))])
