@@ -14,6 +14,7 @@ import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 
 import judge
+from kinds import YARN
 from pellucid.api.convert import convert
 from pellucid.api.model import load
 from pellucid.checkpoint.gguf import tensor_names
@@ -143,7 +144,9 @@ def test_blocks_stay_and_other_types_become_plain(kind: str, form: str | None, t
         assert np.array_equal((weight.plain() if isinstance(weight, Blocks) else weight).numpy(), values[name])
     assert load(tmp_path / "model.gguf", quant="int4").quant == "int4"
     ids = judge.prompts("llama")[0]
-    assert torch.isfinite(model(ids)).all() and load(tmp_path / "model.gguf", device="meta").num_parameters() == model.num_parameters()
+    shapes = load(tmp_path / "model.gguf", device="meta", dtype="float32")
+    sizes = [{n: getattr(p, "bytes", p.nbytes) for n, p in m.module.named_parameters()} for m in (model, shapes)]
+    assert torch.isfinite(model(ids)).all() and sizes[0] == sizes[1]
 
 
 @pytest.mark.parametrize("quant", ["q8_0", "q4_0", "f16", "bf16"])
@@ -233,6 +236,14 @@ def test_longest_context_of_llama3_comes_back_by_its_factors(tmp_path: Path) -> 
     (tmp_path / "b.gguf").write_bytes(raw)
     scaling: Any = load(tmp_path / "b.gguf").config.layers[0].attn.rope
     assert scaling.scaling.short == scaling.scaling.long and scaling.scaling.short[0] == 1.5
+
+
+def test_yarns_own_amount_is_a_factor_of_the_usual_one(tmp_path: Path) -> None:
+    made = judge.make("llama", "yarn", rope_parameters={**YARN, "attention_factor": 1.3})
+    convert(made.folder, tmp_path / "a.gguf", quant="f32")
+    assert read_gguf(tmp_path / "a.gguf").keys["llama.rope.scaling.attn_factor"] == pytest.approx(1.3 / 1.138629, rel=1e-6)
+    rope: Any = load(tmp_path / "a.gguf").config.layers[0].attn.rope
+    assert rope.scaling.amount == pytest.approx(1.3, rel=1e-6)
 
 
 def test_refusals_are_one_line(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def stored(entries: Mapping[str, Entry]) -> dict[str, Entry | Stored]:
 @dataclass(frozen=True)
 class Packing:
     """How a model's matrices are stored in memory. form: int8 or int4.  dtype: what they compute in.  on_disk: those already in blocks.
+    only: our names of the parameters that are in blocks, None for all that can be.
 
     scratch: where plain matrices lie until they are quantised, one group after the other. Memory of their own would leave holes that
     nothing fits into: 124 MB of int4 took 582.
@@ -115,6 +116,7 @@ class Packing:
     dtype: torch.dtype
     on_disk: Mapping[str, InParts] = field(default_factory=dict)
     scratch: list[Tensor] = field(default_factory=list)
+    only: frozenset[str] | None = None
 
     def parts(self, disk: Sequence[str]) -> list[InParts]:
         """Return the tensors of these names that are in blocks on disk."""
@@ -164,18 +166,22 @@ class Packing:
     def pack(self, model: nn.Module, names: Sequence[str], file: str, values: Sequence[Tensor] | None = None) -> None:
         """Quantise parameters one by one, from the model or from `values`."""
         for name, weight in zip(names, values or map(model.get_parameter, names), strict=True):
-            if not in_blocks(name, tuple(weight.shape)):
+            if not self.applies(name, tuple(weight.shape)):
                 continue
             made = blocks.quantised(weight, self.form, self.dtype)
             if made.device.type != "meta" and not made.scales.isfinite().all():
                 raise CheckpointError("blocks.finite", file=file, name=name, form=self.form)
             put(model, name, made)
 
+    def applies(self, name: str, shape: Shape) -> bool:
+        """True if a parameter of ours is in blocks in memory."""
+        return in_blocks(name, shape) and (self.only is None or name in self.only)
+
     def bytes(self, model: nn.Module) -> int:
         """Return the bytes that a model's parameters will take."""
         shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
-        plain = sum(torch.Size(s).numel() * self.dtype.itemsize for n, s in shapes.items() if not in_blocks(n, s))
-        return plain + sum(blocks.size(s, self.form) for n, s in shapes.items() if in_blocks(n, s))
+        plain = sum(torch.Size(s).numel() * self.dtype.itemsize for n, s in shapes.items() if not self.applies(n, s))
+        return plain + sum(blocks.size(s, self.form) for n, s in shapes.items() if self.applies(n, s))
 
 
 def both(packed: Sequence[InParts], pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[StoredPart], list[Tensor]]]:

@@ -33,7 +33,7 @@ from pellucid.config import Config
 from pellucid.errors import CheckpointError
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import pattern
+from pellucid.families.names import pattern, put
 from pellucid.families.quantisation import in_blocks
 from pellucid.tokenizer.tokenizer import Tokenizer
 
@@ -156,11 +156,13 @@ class GgufFolder:
         """Return how to store matrices in memory: in the blocks that most of them have in the file, or in `form`; None for plain."""
         check_quant(form)
         kept = self.in_our_blocks(cfg)
-        forms = Counter(form_of(entry) for entry in kept.values())
+        forms = Counter(form_of(entry) for entry, _ in kept.values())
         own = forms.most_common(1)[0][0] if forms else None
         if own is None or form not in (None, own):
             return None if form is None else Packing(form, dtype)
-        return Packing(own, dtype, {name: entry for name, entry in kept.items() if form_of(entry) == own})
+        chosen = {name: (entry, ours) for name, (entry, ours) in kept.items() if form_of(entry) == own}
+        only = frozenset(n for _, ours in chosen.values() for n in ours)
+        return Packing(own, dtype, {name: entry for name, (entry, _) in chosen.items()}, only=only)
 
     @property
     def form(self) -> str | None:
@@ -175,14 +177,15 @@ class GgufFolder:
         """The rows of the embedding, None without one."""
         return self.entries["token_embd.weight"].shape[0] if "token_embd.weight" in self.entries else None
 
-    def in_our_blocks(self, cfg: Config) -> dict[str, PackedTensor]:
-        """Return the tensors whose type is one of our blocks, and whose place in the model may have them."""
+    def in_our_blocks(self, cfg: Config) -> dict[str, tuple[PackedTensor, list[str]]]:
+        """Return the tensors whose type is one of our blocks, and whose places in the model may have them, with these places."""
         kept = {}
         rules = [(pattern(rule.disk), rule.names) for rule in tensor_names.TABLES[self.architecture](cfg)]
         for name, entry in self.entries.items():
-            ours = next((names for disk, names in rules if disk.fullmatch(name)), ())
+            hits = ((match, names) for disk, names in rules if (match := disk.fullmatch(name)))
+            ours = next(([put(n, match.groupdict()) for n in names] for match, names in hits), [])
             if isinstance(entry, PackedTensor) and entry.form is not None and ours and all(in_blocks(n, entry.shape) for n in ours):
-                kept[name] = entry
+                kept[name] = entry, ours
         return kept
 
     @property

@@ -17,6 +17,7 @@ from torch import Tensor
 from pellucid.config import Llama3
 from pellucid.errors import ConfigError
 from pellucid.families.fields import Fields
+from pellucid.families.rope import mscale
 from pellucid.messages import All
 
 # Of an architecture's keys: a name, a size that follows from tensors, or what only another program needs.
@@ -98,6 +99,8 @@ def rope_scaling(s: GgufSource, fields: dict[str, Any], width: int) -> dict[str,
     k.get("rope.scaling.factor")
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}
+    if amount is not None and factor is not None:
+        amount *= mscale(factor, 1.0)  # llama.cpp multiplies both
     betas = {name: k.optional(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
     scaling = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original, "attention_factor": amount, **betas}
     return {name: value for name, value in scaling.items() if value is not None}
