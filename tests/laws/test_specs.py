@@ -17,6 +17,7 @@ KINDS = {"Attention", "CrossAttention", "Latent", "Mlp", "GatedMlp", "Moe", "Inp
 
 ALLOWED = {
     "analysis/catalogue.py": "counts what latent attention would store without its latent",
+    "checkpoint/gguf/written_model.py": "GGUF's keys of a layer differ by its kind",
     "counting/variants.py": "makes experts from one MLP",
     "engine/plans.py": "finds the parts whose memories a plan points to",
     "nn/block.py": "chooses the feed-forward part that a spec asks for",

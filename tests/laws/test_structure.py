@@ -49,7 +49,7 @@ UNSAFE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal
 UNSAFE_CALLS = {"eval", "exec", "__import__", "torch.load", "torch.hub.load", "torch.jit.load", "os.system", "os.popen"}
 UNSAFE_CALLS |= {"yaml.load", "yaml.unsafe_load", "yaml.full_load", "runpy.run_path"}
 UNSAFE_SETTINGS = {"allow_pickle", "trust_remote_code", "shell"}
-JUDGES = {"transformers", "peft", "llama_cpp"}  # tests compare with them; the package runs without
+JUDGES = {"transformers", "peft", "llama_cpp", "gguf"}  # tests compare with them; the package runs without
 # But two commands, which compare on the spot.
 JUDGED = {("verify.py", "transformers"), ("peers.py", "transformers"), ("peers.py", "llama_cpp")}
 

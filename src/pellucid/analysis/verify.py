@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from pellucid.api.model import DTYPES, Model, load, place
 from pellucid.checkpoint.dequantise import Quantised
 from pellucid.checkpoint.folder import Folder
+from pellucid.checkpoint.gguf.gguf_folder import gguf_of
 from pellucid.checkpoint.safetensors_file import read_tensor
 from pellucid.config import Layer
 from pellucid.errors import PellucidError, UseError
@@ -68,8 +69,10 @@ def verify(
     if dtype not in DTYPES:
         raise UseError("model.dtype", found=dtype, allowed=", ".join(DTYPES))
     kind = DTYPES[dtype]
-    model = load(name, dtype=kind, device=device)
     folder = place(name if against is None else against)
+    if gguf_of(folder) is not None:
+        raise UseError("verify.gguf", name=folder)
+    model = load(name, dtype=kind, device=device)
     with foreign("verify.theirs", folder):
         other = theirs(model, folder, kind).to(model.device).eval()
     ids = tuple(given.to(model.device) for given in inputs(model, prompt))

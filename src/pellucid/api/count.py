@@ -12,7 +12,8 @@ from pellucid import catalog, families
 from pellucid.bench import last_measured
 from pellucid.catalog.literal import literal
 from pellucid.checkpoint.disk import inside
-from pellucid.checkpoint.folder import GGUF
+from pellucid.checkpoint.folder import refuse_file
+from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, gguf_of
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
 from pellucid.checkpoint.json_file import read_object
 from pellucid.config import Config
@@ -115,6 +116,9 @@ def in_folder(name: str | Path, ignore: Iterable[str]) -> tuple[str, str] | None
     """Return (format, plain dtype) of a folder in our own blocks; None for any other name."""
     if not Path(name).exists():
         return None
+    if (gguf := gguf_of(Path(name))) is not None:
+        form = GgufFolder(gguf, ignore).form
+        return None if form is None else (form, "bfloat16")
     values, file = config_of(name)
     method = quantised(Fields(values, file, ignore))
     dtype = values.get("dtype", "bfloat16")
@@ -128,7 +132,7 @@ def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Itera
         raise UseError("count.undisclosed", name=entry["name"])
     if entry is not None and "literal" in entry:
         return entry["family"], literal({**entry["literal"], **fields}, f"catalogue: {entry['id']}")
-    values, file = (entry["config"], f"catalogue: {entry['id']}") if entry is not None else config_of(name)
+    values, file = (entry["config"], f"catalogue: {entry['id']}") if entry is not None else config_of(name, ignore)
     kind, cfg = families.understand(put(values, fields), file, ignore)
     return kind.name, cfg
 
@@ -158,15 +162,17 @@ def named(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from named(value, f"{prefix}{name}.")
 
 
-def config_of(name: str | Path) -> tuple[dict[str, Any], str]:
+def config_of(name: str | Path, ignore: Iterable[str] = ()) -> tuple[dict[str, Any], str]:
     """Return the config.json of a name, and the file's name for errors."""
     text = str(name)
     path = Path(text)
+    if path.exists() and (file := gguf_of(path)) is not None:
+        gguf = GgufFolder(file, ignore)
+        return gguf.config, gguf.file
     if path.is_dir():
         path = inside(path, "config.json", ConfigError)
-    elif text.endswith(GGUF):
-        raise UseError("model.gguf", name=text)
     elif not path.is_file():
+        refuse_file(text)
         if text.startswith("pellucid/"):
             from pellucid.api.model import place
 

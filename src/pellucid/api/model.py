@@ -19,7 +19,8 @@ from pellucid.checkpoint.default_dtype import DTYPES as DTYPES
 from pellucid.checkpoint.default_dtype import Precision, named, precision
 from pellucid.checkpoint.disk import require_memory
 from pellucid.checkpoint.fill import fill, retie, unfill
-from pellucid.checkpoint.folder import SHARD_BYTES, Folder, refuse_file, save_folder
+from pellucid.checkpoint.folder import GGUF, SHARD_BYTES, refuse_file, save_folder
+from pellucid.checkpoint.gguf.gguf_folder import folder_of
 from pellucid.checkpoint.hub import fetch, is_hub_id
 from pellucid.checkpoint.model_adapters import Adapting
 from pellucid.checkpoint.placement import Placed, check_device
@@ -40,7 +41,7 @@ from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cas
 from pellucid.notebook import Shown, checked
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import logprobs
-from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.watching.meta import META
 
 SPECIMENS = Path(__file__).parents[1] / "specimens"
@@ -320,7 +321,7 @@ def load(
     adapter: str | Path | None = None,
     quant: str | None = None,
 ) -> Model:
-    """Load a model by a specimen's name ("pellucid/capitals"), a folder, or a hub id; with device "meta" also by a catalogue's name.
+    """Load a model by a specimen's name ("pellucid/capitals"), a folder, a GGUF file, or a hub id; on "meta" also by a catalogue's name.
 
     dtype: of the parameters; None is float32 on a CPU if that takes at most a quarter of the memory, else as stored
     (checkpoint/default_dtype.py).  device "meta": shapes alone.
@@ -331,14 +332,14 @@ def load(
     check_device(device)
     if (catalogued := published(name, named(dtype or "bfloat16"), str(device), ignore_fields)) is not None:
         return Model(str(name), *catalogued, None)
-    folder = Folder(place(name, progress), ignore_fields)
-    kind, cfg = understand(folder.config, str(folder.path / "config.json"), ignore_fields)
-    judge_sizes(cfg := resolve(kind, cfg, folder), folder)
+    folder = folder_of(place(name, progress), ignore_fields)
+    kind, cfg = understand(folder.config, folder.file, ignore_fields)
+    judge_sizes(cfg := resolve(folder.family(kind), cfg, folder), folder)
     with META:
         module = build(cfg)
     dtype_chosen = precision(dtype, folder.stored, sum(p.numel() for p in module.parameters()), str(device))
     wanted = dtype_chosen.dtype
-    packing = folder.packing(quant, wanted)
+    packing = folder.packing(quant, wanted, cfg)
     left: tuple[str, ...] = ()
     if str(device) == "meta":
         cast(module, wanted)
@@ -348,10 +349,10 @@ def load(
     else:
         plain = sum(p.numel() for p in module.parameters()) * wanted.itemsize
         require_memory(plain if packing is None else packing.bytes(module), folder.path)
-        left = fill(module, kind, folder, str(folder.path), wanted, progress, packing)
+        left = fill(module, folder.family(kind), folder, str(folder.path), wanted, progress, packing)
         module.to(device)
     with folder.carried() as files:
-        tokenizer = load_tokenizer(folder.path, cfg.vocab)
+        tokenizer = folder.tokenizer(cfg.vocab)
     model = Model(str(name), module.eval(), kind, saved_config(folder.config, cfg), tokenizer)
     model.files, model.generation, model.left = files, folder.generation_config, left
     model.precision = dtype_chosen
@@ -361,14 +362,14 @@ def load(
 
 
 def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
-    """Return the folder of a name, fetched if it is a hub id."""
+    """Return the folder of a name, fetched if it is a hub id, or a GGUF file."""
     text = str(name) or "''"
     if text.startswith("pellucid/"):
         specimen = SPECIMENS / text.removeprefix("pellucid/")
         if specimen.parent != SPECIMENS or not specimen.is_dir():
             raise UseError("model.specimen", name=text, known=", ".join(specimens()))
         return specimen
-    if Path(text).is_dir():
+    if Path(text).is_dir() or (text.endswith(GGUF) and Path(text).exists()):
         return Path(text)
     refuse_file(text)
     if is_hub_id(text):

@@ -20,11 +20,14 @@ from pellucid.checkpoint.dequantise import Quantised, dequantised
 from pellucid.checkpoint.disk import Stamp, inside, read_marked, reason, regular, replacing, stamp
 from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
 from pellucid.checkpoint.packing import Packing, Stored, check_quant
-from pellucid.checkpoint.safetensors_file import Entry, read_header, read_tensor, write
+from pellucid.checkpoint.safetensors_file import Entry, read_header, write
+from pellucid.config import Config
 from pellucid.errors import CheckpointError, ConfigError, UseError
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.quantisation import InBlocks, Method, quantised
 from pellucid.tokenizer.chat_template import LEGACY_FILE, TEMPLATE_FILE, named_files
+from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -64,6 +67,15 @@ class Folder:
         """config.json."""
         return read_object(inside(self.path, "config.json", ConfigError))
 
+    @property
+    def file(self) -> str:
+        """The name of config.json in errors."""
+        return str(self.path / "config.json")
+
+    def family(self, kind: Family) -> Family:
+        """Return the family whose table has the names of this folder's tensors: its own."""
+        return kind
+
     @cached_property
     def generation_config(self) -> dict[str, Any]:
         """generation_config.json, {} if there is none."""
@@ -86,8 +98,11 @@ class Folder:
         dtypes = {e.dtype for e in self.entries.values()}
         return next((d for d in (torch.bfloat16, torch.float16, torch.float32, torch.float64) if d in dtypes), torch.float32)
 
-    def packing(self, form: str | None, dtype: torch.dtype) -> Packing | None:
-        """Return how to store matrices in memory: in the folder's own blocks, or in `form`; None for plain. dtype: what they compute in."""
+    def packing(self, form: str | None, dtype: torch.dtype, cfg: Config) -> Packing | None:
+        """Return how to store the matrices of a `cfg` in memory: in the folder's own blocks, or in `form`; None for plain.
+
+        dtype: what they compute in.
+        """
         check_quant(form)
         if isinstance(self.method, InBlocks):
             if form not in (None, self.method.form):
@@ -127,7 +142,11 @@ class Folder:
     def read(self, name: str, into: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Return one tensor by its name on disk; see `read_tensor`. dtype: of a quantised tensor, where `into` is None."""
         entry = self._entry(name)
-        return read_tensor(entry, into) if isinstance(entry, Entry) else entry.read(into, dtype)
+        return entry.read(into) if isinstance(entry, Entry) else entry.read(into, dtype)
+
+    def tokenizer(self, rows: int | None = None) -> Tokenizer | None:
+        """Return the tokenizer, None if the folder has none; ids must be below `rows`."""
+        return load_tokenizer(self.path, rows)
 
     def tokenizer_files(self) -> list[Path]:
         """Return the files of the tokenizer and its chat templates, each checked by `inside`."""
@@ -200,7 +219,7 @@ def weightless(folder: object, names: Iterable[str]) -> CheckpointError:
 def refuse_file(name: str) -> None:
     """Raise a UseError that says what is read instead, if a model's name is that of a file."""
     if name.endswith(GGUF):
-        raise UseError("model.gguf", name=name)
+        raise UseError("file.missing", file=name)
     if Path(name).is_file():
         raise UseError("model.file", name=name)
 

@@ -10,6 +10,7 @@ one, or to complete matrices, it does to codes and to scales alike.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,37 @@ from pellucid.ops.blocks import Blocks
 
 CODES, SCALES = "_codes", "_scales"
 Shape = tuple[int, ...]
+
+
+class StoredPart(Protocol):
+    """The codes or the scales of a tensor on disk."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def read(self, into: Tensor | None = None) -> Tensor: ...
+
+
+class InParts(Protocol):
+    """A tensor on disk that is read as codes and scales."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def codes(self) -> StoredPart: ...
+
+    @property
+    def scales(self) -> StoredPart: ...
+
+    @property
+    def file(self) -> Path: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +106,7 @@ def stored(entries: Mapping[str, Entry]) -> dict[str, Entry | Stored]:
 @dataclass(frozen=True)
 class Packing:
     """How a model's matrices are stored in memory. form: int8 or int4.  dtype: what they compute in.  on_disk: those already in blocks.
+    only: our names of the parameters that are in blocks, None for all that can be.
 
     scratch: where plain matrices lie until they are quantised, one group after the other. Memory of their own would leave holes that
     nothing fits into: 124 MB of int4 took 582.
@@ -81,10 +114,11 @@ class Packing:
 
     form: str
     dtype: torch.dtype
-    on_disk: Mapping[str, Stored] = field(default_factory=dict)
+    on_disk: Mapping[str, InParts] = field(default_factory=dict)
     scratch: list[Tensor] = field(default_factory=list)
+    only: frozenset[str] | None = None
 
-    def parts(self, disk: Sequence[str]) -> list[Stored]:
+    def parts(self, disk: Sequence[str]) -> list[InParts]:
         """Return the tensors of these names that are in blocks on disk."""
         return [self.on_disk[n] for n in disk if n in self.on_disk]
 
@@ -111,9 +145,9 @@ class Packing:
         for entries, places in both(packed, pairs):
             if g.layout.views:
                 for entry, place in zip(entries, g.layout.write(places), strict=True):
-                    read_tensor(entry, place)
+                    entry.read(place)
             else:
-                values = g.layout.read([read_tensor(e) for e in entries], [tuple(t.shape) for t in places])
+                values = g.layout.read([e.read() for e in entries], [tuple(t.shape) for t in places])
                 for place, value in zip(places, values, strict=True):
                     place.copy_(value)
         for name, (codes, scales) in zip(g.ours, pairs, strict=True):
@@ -132,21 +166,25 @@ class Packing:
     def pack(self, model: nn.Module, names: Sequence[str], file: str, values: Sequence[Tensor] | None = None) -> None:
         """Quantise parameters one by one, from the model or from `values`."""
         for name, weight in zip(names, values or map(model.get_parameter, names), strict=True):
-            if not in_blocks(name, tuple(weight.shape)):
+            if not self.applies(name, tuple(weight.shape)):
                 continue
             made = blocks.quantised(weight, self.form, self.dtype)
             if made.device.type != "meta" and not made.scales.isfinite().all():
                 raise CheckpointError("blocks.finite", file=file, name=name, form=self.form)
             put(model, name, made)
 
+    def applies(self, name: str, shape: Shape) -> bool:
+        """True if a parameter of ours is in blocks in memory."""
+        return in_blocks(name, shape) and (self.only is None or name in self.only)
+
     def bytes(self, model: nn.Module) -> int:
         """Return the bytes that a model's parameters will take."""
         shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
-        plain = sum(torch.Size(s).numel() * self.dtype.itemsize for n, s in shapes.items() if not in_blocks(n, s))
-        return plain + sum(blocks.size(s, self.form) for n, s in shapes.items() if in_blocks(n, s))
+        plain = sum(torch.Size(s).numel() * self.dtype.itemsize for n, s in shapes.items() if not self.applies(n, s))
+        return plain + sum(blocks.size(s, self.form) for n, s in shapes.items() if self.applies(n, s))
 
 
-def both(packed: Sequence[Stored], pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[Entry], list[Tensor]]]:
+def both(packed: Sequence[InParts], pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[StoredPart], list[Tensor]]]:
     """Yield the codes on disk with their places, then the scales with theirs."""
     yield [s.codes for s in packed], [codes for codes, _ in pairs]
     yield [s.scales for s in packed], [scales for _, scales in pairs]

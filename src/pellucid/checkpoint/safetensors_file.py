@@ -62,6 +62,10 @@ class Entry:
         """Bytes on disk."""
         return self.end - self.begin
 
+    def read(self, into: Tensor | None = None) -> Tensor:
+        """Return the tensor's values, in `into` or a new tensor; see `read_tensor`."""
+        return read_tensor(self, into)
+
 
 def read_header(path: str | Path) -> dict[str, Entry]:
     """Return the tensors of a safetensors file by name, in the order of their bytes; reads the header only."""

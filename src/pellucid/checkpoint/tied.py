@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from pellucid.checkpoint.folder import Folder
+from pellucid.checkpoint.gguf.gguf_folder import GgufFolder
 from pellucid.config import Config
 from pellucid.families.family import Family
 
@@ -28,7 +29,7 @@ def borrowed(cfg: Config, family: Family, names: Iterable[str]) -> dict[str, str
     return {first: copy for copy, first in copies(cfg, family).items() if first not in stored and copy in stored}
 
 
-def resolve(family: Family, cfg: Config, folder: Folder) -> Config:
+def resolve(family: Family, cfg: Config, folder: Folder | GgufFolder) -> Config:
     """Return `cfg`, completed from the names of the folder's tensors where config.json leaves open whether there is a head, or a tied one.
 
     A tied head that is stored beside the embedding is untied if the folder ignores `tie_word_embeddings`.

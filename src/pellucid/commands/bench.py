@@ -104,11 +104,12 @@ def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Progress]
     from pellucid.api.model import place
     from pellucid.bench import peers
     from pellucid.bench.timing import tokens
+    from pellucid.checkpoint.folder import GGUF
     from pellucid.engine.engine import Engine
 
     peers.require(peer)
     folder = place(name) if has_weights(name) else None
-    file = peers.gguf_of(folder, name) if peer == "llama.cpp" else None
+    file = None if peer != "llama.cpp" else Path(name) if name.endswith(GGUF) and Path(name).is_file() else peers.gguf_of(folder, name)
 
     def fields() -> dict[str, Any]:
         entry = None if Path(name).exists() else catalog.find(catalog.models(), name)

@@ -59,7 +59,9 @@ def judge(name: str) -> None:
 
         place(name)
     files = sorted(os.listdir(name)) if Path(name).is_dir() else ["config.json"]
-    if "config.json" in files:
+    from pellucid.checkpoint.gguf.gguf_folder import gguf_of
+
+    if "config.json" in files or gguf_of(Path(name)) is not None:
         return
     from pellucid.tracing import INDEX
     from pellucid.training.run_folder import RUN

@@ -69,12 +69,19 @@ def opened(name: str) -> "Tokenizer":
     """Return the tokenizer of a specimen, a folder, a hub id, or a tokenizer.json."""
     from pellucid.api.model import place
     from pellucid.checkpoint.disk import inside
+    from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, gguf_of
     from pellucid.checkpoint.hub import fetch_tokenizer, is_hub_id
     from pellucid.checkpoint.json_file import read_object
     from pellucid.counting.published import entry_of
     from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
     path = Path(name)
+    if path.exists() and (file := gguf_of(path)) is not None:
+        folder_in_file = GgufFolder(file)
+        tokenizer = folder_in_file.tokenizer(folder_in_file.rows)
+        if tokenizer is None:
+            raise CheckpointError("tokenize.none", folder=name)
+        return tokenizer
     if path.is_file():
         return Tokenizer.from_file(inside(path.parent, path.name, TokenizerError))
     if not path.is_dir() and entry_of(name) is not None:

@@ -6,6 +6,7 @@
 from math import prod
 
 from pellucid.checkpoint.folder import Folder
+from pellucid.checkpoint.gguf.gguf_folder import GgufFolder
 from pellucid.config import Config
 from pellucid.counting.distinct import distinct
 from pellucid.errors import CheckpointError
@@ -15,7 +16,7 @@ from pellucid.watching.meta import META
 SLACK = 2  # up to this multiple of what is stored, missing tensors are named one by one
 
 
-def judge_sizes(cfg: Config, folder: Folder) -> None:
+def judge_sizes(cfg: Config, folder: Folder | GgufFolder) -> None:
     """Refuse a config with more layers than the folder has tensors, or with many more numbers than it holds.
 
     Every layer has at least one tensor of its own on disk, and a number is stored once.

@@ -18,6 +18,7 @@ from pellucid.api.count import config_of, described
 from pellucid.api.model import DTYPES, Model, load, specimens
 from pellucid.checkpoint.default_dtype import Precision, name_of, precision
 from pellucid.checkpoint.folder import bare
+from pellucid.checkpoint.gguf.gguf_folder import gguf_of
 from pellucid.checkpoint.hub import is_hub_id
 from pellucid.config import Config
 from pellucid.counting.meta_run import meta_model
@@ -155,7 +156,8 @@ def opened(name: str, progress: Callable[[int, int], None] = lambda done, total:
     if not Path(name).exists() and catalog.find(catalog.models(), name) is not None:
         family, cfg = described(name)
         return LoadedModel(name, family, meta_model(cfg, dtype), None)
-    if Path(name).is_file() or bare(Path(name)) or (how.get("device") == "meta" and is_hub_id(name) and not name.startswith("pellucid/")):
+    bare_file = Path(name).is_file() and gguf_of(Path(name)) is None
+    if bare_file or bare(Path(name)) or (how.get("device") == "meta" and is_hub_id(name) and not name.startswith("pellucid/")):
         return shape(name, dtype, how.get("ignore_fields", ()))
     model = load(name, progress=progress, **how)
     return LoadedModel(name, model.family.name, model.module, model)

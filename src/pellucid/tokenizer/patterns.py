@@ -17,17 +17,20 @@ def _o200k(digits: str, short: str) -> str:
     return rf"{word}*{_LOWER}+{short}|{word}+{_LOWER}*{short}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACE}"
 
 
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GPT4 = _cl100k(r"\p{N}{1,3}")  # Llama 3, GLM-4
+QWEN2 = _cl100k(r"\p{N}")  # Qwen3 too
+GPT4O = _o200k(r"\p{N}{1,3}", f"{_SHORT}?")  # gpt-oss, Llama 4
+TEKKEN = _o200k(r"\p{N}", "")  # Mistral's
+DEEPSEEK = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|""" + _SPACE
+)  # V3
+CJK = f"[{chr(0x4E00)}-{chr(0x9FA5)}{chr(0x3040)}-{chr(0x309F)}{chr(0x30A0)}-{chr(0x30FF)}]+"  # DeepSeek-V3
+
 PUBLISHED = frozenset(
     {
-        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",  # GPT-2
-        _cl100k(r"\p{N}{1,3}"),  # GPT-4, Llama 3, GLM-4
-        _cl100k(r"\p{N}"),  # Qwen2, Qwen3
+        *(GPT2, GPT4, QWEN2, GPT4O, TEKKEN, DEEPSEEK, CJK),
         _cl100k(r"\p{N}", r"[\p{L}\p{M}]", r"\p{L}\p{M}"),  # Qwen3.5
-        _o200k(r"\p{N}{1,3}", f"{_SHORT}?"),  # GPT-4o, gpt-oss, Llama 4
-        _o200k(r"\p{N}", ""),  # Mistral's Tekken
-        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"""
-        + _SPACE,  # DeepSeek-V3
-        f"[{chr(0x4E00)}-{chr(0x9FA5)}{chr(0x3040)}-{chr(0x309F)}{chr(0x30A0)}-{chr(0x30FF)}]+",  # DeepSeek-V3
         r"\p{N}{1,3}",  # DeepSeek-V3
         r"\p{N}",
         r"\p{N}+",

@@ -168,6 +168,11 @@ class Tokenizer:
         return vocabulary(self._spec["model"]).get(piece)
 
     @property
+    def spec(self) -> Spec:
+        """The checked tokenizer.json."""
+        return self._spec
+
+    @property
     def added(self) -> int:
         """Return the number of added tokens, which no merge makes."""
         return len(self._spec.get("added_tokens") or [])

@@ -33,6 +33,7 @@ from pellucid.tokenizer.limited_process import START
 LIMIT, PATIENCE = 10.0, 120.0  # seconds; on a busy machine only the first means anything
 FULL = {
     "safetensors": 1_000_000,
+    "gguf": 1_000_000,
     "config": 100_000,
     "trace": 100_000,
     "tokenizer": 20_000,

@@ -44,7 +44,7 @@ def main() -> int:
         work(a.name, a.seed, *(a.batch or (a.only, a.only + 1)))
         return 0
     count, began = a.count or FULL[a.name], time.time()
-    size = min(BATCH * 10 if a.name == "safetensors" else BATCH, -(-count // a.workers))
+    size = min(BATCH * 10 if a.name in ("safetensors", "gguf") else BATCH, -(-count // a.workers))
     left, running, total = [range(i, min(i + size, count)) for i in range(0, count, size)][::-1], {}, Tally()
     while left or running:
         while left and len(running) < a.workers:

@@ -1,0 +1,109 @@
+"""The names of tensors in GGUF files and ours, a reversible table for each architecture (families/names.py).
+
+blk.{i}.attn_q.weight           layers.{i}.attn.q.weight         llama: rows in another order, pairs of a head side by side
+blk.{i}.attn_norm.weight        layers.{i}.attn_norm.weight      gemma: plus 1, so that llama.cpp's norm is the plain one
+blk.{i}.ffn_gate_exps.weight    layers.{i}.ffn.gate              all experts of a layer in one tensor, as ours are
+"""
+
+import re
+from collections.abc import Callable
+
+from torch import Tensor
+
+from pellucid.config import Config
+from pellucid.families.names import PLAIN, SPLIT, Layout, Rule
+
+OFFSET = Layout(lambda disk, _: [x - 1 for x in disk], lambda ours: [x + 1 for x in ours])
+SETTING = re.compile(r"rope_freqs\.weight|rope_factors_(long|short)\.weight")  # read with the keys
+
+
+def side_by_side(heads: int) -> Layout:
+    """Return the layout of a head's channels in pairs: llama.cpp turns neighbours, transformers' files half a head apart."""
+
+    def read(x: Tensor) -> Tensor:
+        return x.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)  # type: ignore[no-any-return]
+
+    def write(x: Tensor) -> Tensor:
+        return x.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)  # type: ignore[no-any-return]
+
+    return Layout(lambda disk, _: [read(x) for x in disk], lambda ours: [write(x) for x in ours])
+
+
+def layer(disk: str, ours: str | tuple[str, ...], layout: Layout = PLAIN) -> Rule:
+    """Return the rule of a layer's weights and biases."""
+    names = (ours,) if isinstance(ours, str) else ours
+    return Rule(f"blk.{{i}}.{disk}.*", tuple(f"layers.{{i}}.{n}.*" for n in names), layout)
+
+
+def tensor(disk: str, ours: str, layout: Layout = PLAIN) -> Rule:
+    """Return the rule of one tensor of a layer."""
+    return Rule(f"blk.{{i}}.{disk}", f"layers.{{i}}.{ours}", layout)
+
+
+def ends(norm: Layout = PLAIN) -> tuple[Rule, ...]:
+    """Return the rules of the embedding, the last norm and the head."""
+    return Rule("token_embd.*", "embed.*"), Rule("output_norm.*", "norm.*", norm), Rule("output.*", "head.*")
+
+
+PRE_NORMS = (layer("attn_norm", "attn_norm"), layer("ffn_norm", "ffn_norm"))
+GATED = tuple(layer(f"ffn_{n}", f"ffn.{n}") for n in ("gate", "up", "down"))
+FUSED = (layer("ffn_up", ("ffn.gate", "ffn.up"), SPLIT), layer("ffn_down", "ffn.down"))
+QKVO = (layer("attn_q", "attn.q"), layer("attn_k", "attn.k"), layer("attn_v", "attn.v"), layer("attn_output", "attn.o"))
+QKV = layer("attn_qkv", ("attn.q", "attn.k", "attn.v"), SPLIT)
+QK_NORMS = (layer("attn_q_norm", "attn.q_norm"), layer("attn_k_norm", "attn.k_norm"))
+EXPERTS = (
+    tensor("ffn_gate_inp.weight", "ffn.router.weight"),
+    *(tensor(f"ffn_{n}_exps.weight", f"ffn.{n}") for n in ("gate", "up", "down")),
+)
+
+
+def sandwich(norm: Layout) -> tuple[Rule, ...]:
+    """Return the rules of a norm before and one after each part."""
+    names = {"attn_norm": "attn_norm", "post_attention_norm": "attn_post_norm", "ffn_norm": "ffn_norm", "post_ffw_norm": "ffn_post_norm"}
+    return tuple(layer(disk, ours, norm) for disk, ours in names.items())
+
+
+def llama(cfg: Config) -> tuple[Rule, ...]:
+    attn = cfg.layers[0].attn
+    q, k = side_by_side(attn.heads), side_by_side(getattr(attn, "kv_heads", attn.heads))
+    return (*ends(), *PRE_NORMS, layer("attn_q", "attn.q", q), layer("attn_k", "attn.k", k), *QKVO[2:], *EXPERTS, *GATED)
+
+
+def gemma(cfg: Config) -> tuple[Rule, ...]:
+    return (*ends(OFFSET), *(layer(n, n, OFFSET) for n in ("attn_norm", "ffn_norm")), *QKVO, *GATED)
+
+
+def gemma2(cfg: Config) -> tuple[Rule, ...]:
+    return (*ends(OFFSET), *sandwich(OFFSET), *QKVO, *GATED)
+
+
+def gemma3(cfg: Config) -> tuple[Rule, ...]:
+    return (*gemma2(cfg), *(layer(f"attn_{n}_norm", f"attn.{n}_norm", OFFSET) for n in "qk"))
+
+
+def qwen(cfg: Config) -> tuple[Rule, ...]:
+    return (*ends(), *PRE_NORMS, *QKVO, *QK_NORMS, *EXPERTS, *GATED)
+
+
+def phi3(cfg: Config) -> tuple[Rule, ...]:
+    return (*ends(), *PRE_NORMS, QKV, QKVO[3], *FUSED)
+
+
+def glm4(cfg: Config) -> tuple[Rule, ...]:
+    return (*ends(), *sandwich(PLAIN), *QKVO, *FUSED)
+
+
+def gpt2(cfg: Config) -> tuple[Rule, ...]:
+    return (*ends(), Rule("position_embd.*", "positions.*"), *PRE_NORMS, QKV, QKVO[3], *GATED[1:])
+
+
+def gpt_oss(cfg: Config) -> tuple[Rule, ...]:
+    norms = (layer("attn_norm", "attn_norm"), layer("post_attention_norm", "ffn_norm"))
+    experts = tuple(tensor(f"ffn_{n}_exps.bias", f"ffn.{n}_bias") for n in ("gate", "up", "down"))
+    return (*ends(), *norms, *QKVO, tensor("attn_sinks.weight", "attn.sinks"), layer("ffn_gate_inp", "ffn.router"), *EXPERTS[1:], *experts)
+
+
+TABLES: dict[str, Callable[[Config], tuple[Rule, ...]]] = {
+    "llama": llama, "qwen2": qwen, "qwen3": qwen, "qwen3moe": qwen, "gemma": gemma, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3,
+    "gpt2": gpt2, "glm4": glm4, "gpt-oss": gpt_oss,
+}  # fmt: skip
