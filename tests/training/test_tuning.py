@@ -176,6 +176,16 @@ def test_another_base_is_refused(folder: Path, finished: Path, tmp_path: Path) -
         run_recipe(recipe(folder, "s.toml", adapter=ADAPTER.replace("2", "3")), finished, True, 1, silent)
 
 
+def test_answers_without_a_stop_are_warned_of(folder: Path, tmp_path: Path) -> None:
+    """Where the template writes none of the tokens that end a text; in a sound run nothing is said."""
+    (folder / "endless.jinja").write_text(TEMPLATE.replace("{{ eos_token }}", ""), encoding="utf-8")
+    for name, warned in (("endless", True), ("chat", False)):
+        entries: list[dict[str, Any]] = []
+        path = recipe(folder, "n.toml", model=f'template = "{name}.jinja"')
+        run_recipe(path, tmp_path / name, False, 1, entries.append)
+        assert any("eos_token_id" in str(entry.get("warning")) for entry in entries) == warned
+
+
 def test_a_watched_adapter_is_shown(folder: Path, tmp_path: Path) -> None:
     """Its recorded steps have the adapter's parameters alone; tokens of a frozen table stay where they are."""
     watched = f'{ADAPTER}\n[watch]\nevery = 3\ntokens = [".", "a"]\ntensors = ["layers.*.attn.pattern"]'

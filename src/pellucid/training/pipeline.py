@@ -18,6 +18,7 @@ from pellucid.checkpoint.fill import unfill
 from pellucid.checkpoint.folder import save_folder
 from pellucid.errors import CheckpointError, StoppedError, TrainError
 from pellucid.families.family import Family
+from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, cast
 from pellucid.tokenizer.chat_template import TEMPLATE_BYTES, TEMPLATE_FILE
 from pellucid.training import corpus, invented
@@ -31,12 +32,13 @@ from pellucid.training.saves import states
 from pellucid.training.shards import open_shards
 from pellucid.training.start import Start, base_folder, fresh, numbered, origin
 from pellucid.training.text_card import score_of_texts, text_card
-from pellucid.training.text_objective import CausalText, of_shards
+from pellucid.training.text_objective import CausalText, TaughtText, of_shards
 from pellucid.training.text_rows import TrainingRows
 from pellucid.training.texts import Texts
 from pellucid.training.watched import StepRecorder
 
 LOCK, DATA = "lock", "data"
+FEW = 64  # documents that are looked at for a stop
 Progress = Callable[[dict[str, Any]], None]
 
 
@@ -78,6 +80,8 @@ def run_recipe(
         run = TrainingRun(start.model, objective, documents, recipe.train, folder, kept, origin(recipe, start))
         if isinstance(documents, TrainingRows):
             progress(documents.figures())
+        if isinstance(objective, TaughtText) and (endless := unstopped(start, documents)):
+            progress({"warning": endless})
         for warning in run.resume(restart, inexact) if resume else ():
             progress({"warning": warning})
         with stop.at_a_step():
@@ -131,6 +135,14 @@ def examples(recipe: Recipe, objective: Objective) -> tuple[Sequence[Document], 
         return objective.rows_of(recipe.train.seed)
     out = objective.documents(recipe.data, recipe.train.seed, held_out=True) if recipe.evaluate is not None else []
     return objective.documents(recipe.data, recipe.train.seed), out
+
+
+def unstopped(start: Start, documents: Sequence[Document]) -> str | None:
+    """Return a warning if what is learnt of the first documents has no token that ends the model's texts; None if it has."""
+    given = None if start.folder is None else start.folder.generation_config.get("eos_token_id")
+    stops = [given] if isinstance(given, int) else list(given or start.model.config.stops)
+    learnt = {i for document in documents[:FEW] for i in document.losses()}
+    return None if learnt.intersection(stops) else say("data.unstopped", stops=", ".join(map(str, stops)) or "-")
 
 
 def held_out(recipe: Recipe, objective: Objective, documents: Sequence[Document]) -> HeldOut | None:
