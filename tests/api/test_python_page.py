@@ -12,7 +12,7 @@ from pellucid.api.model import Model
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 SHOWN = re.compile(r"^(?P<line>(?P<indent> *)(?P<code>[^#\n]*?))  # (?:[^\n]*?)-> (?P<value>[^\n]*)$", re.M)
-METHODS = ["generate", "stream", "logprobs", "to", "save", "weight", "tensors", "adapt", "unadapt", "num_parameters", "eval"]
+METHODS = ["generate", "stream", "logprobs", "to", "save", "weight", "tensors", "adapt", "lora", "unadapt", "num_parameters", "eval"]
 SETTINGS = ["only", "keep", "edit", "grad", "request", "inside", "terms", "to"]
 
 

@@ -11,6 +11,7 @@ import torch
 from pellucid import count
 from pellucid.api import model
 from pellucid.api.model import load, make
+from pellucid.checkpoint import opening
 from pellucid.checkpoint.folder import Folder
 from pellucid.counting import sizes
 from pellucid.errors import PellucidError
@@ -45,7 +46,7 @@ def test_more_than_the_weights_hold_is_refused(case: str, folder: Path, tmp_path
         made.append(len(cfg.layers))
         return transformer.build(cfg)
 
-    with pytest.raises(PellucidError) as caught, swapped(sizes, "build", counted), swapped(model, "build", counted):
+    with pytest.raises(PellucidError) as caught, swapped(sizes, "build", counted), swapped(opening, "build", counted):
         load(tmp_path / "model")
     assert caught.value.key == key and "\n" not in str(caught.value)
     assert sum(made) <= 4, made
@@ -57,7 +58,7 @@ def test_without_the_judgement_all_layers_are_built(folder: Path, tmp_path: Path
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"n_layer": 100_000}))
     monkeypatch.setattr(model, "judge_sizes", lambda cfg, folder: None)
-    monkeypatch.setattr(model, "build", lambda cfg: pytest.fail(f"{len(cfg.layers)} layers"))
+    monkeypatch.setattr(opening, "build", lambda cfg: pytest.fail(f"{len(cfg.layers)} layers"))
     with pytest.raises(pytest.fail.Exception, match="100000 layers"):
         load(tmp_path / "model")
 

@@ -65,3 +65,20 @@ def test_what_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["count", *(text.format(**names) for text in given.split())]) == 2
     output = capsys.readouterr()
     assert not output.out and output.err.count("\n") == 1
+
+
+def test_an_adapter_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its numbers are those that train in the run; the base is frozen, and in blocks where the recipe holds it so."""
+    text = (ROOT / "recipes" / "countries-chat.toml").read_text(encoding="utf-8")
+    (tmp_path / "plain.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "held.toml").write_text(text.replace("template =", 'quant = "int4"\ntemplate ='), encoding="utf-8")
+    model = pellucid.load("pellucid/capitals")
+    base = model.num_parameters()
+    model.lora(8, ["layers.*.attn.[qkvo]", "layers.*.ffn.*"])
+    low = sum(p.numel() for p in model.module.parameters() if p.requires_grad)
+    plain, blocks = (
+        {n: e["value"] for n, e in recipe_bill(tmp_path / f"{n}.toml").document()["training"].items()} for n in ("plain", "held")
+    )
+    assert plain["memory.adapters"] == plain["memory.gradients"] == 4 * low and plain["memory.moments"] == 8 * low
+    assert plain["memory.weights"] == 4 * base > 4 * blocks["memory.weights"] and blocks["memory.adapters"] == 4 * low
+    assert main(["count", str(tmp_path / "plain.toml")]) == 0 and f"{low:,}" in capsys.readouterr().out

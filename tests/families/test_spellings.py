@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from judge import FAMILIES, judge
-from pellucid.api import model as model_module
 from pellucid.api.model import load
 from pellucid.checkpoint import fill as fill_module
+from pellucid.checkpoint import opening
 from pellucid.checkpoint.disk import require_memory
 from pellucid.checkpoint.fill import take
 from pellucid.checkpoint.folder import WEIGHTS, Folder
@@ -139,7 +139,7 @@ def test_memory_is_asked_before_reading(tmp_path: Path) -> None:
     parameters = load(folder, device="meta").num_parameters()
 
     def free(available: int | None) -> Any:
-        return swapped(model_module, "require_memory", partial(require_memory, free=lambda: available))
+        return swapped(opening, "require_memory", partial(require_memory, free=lambda: available))
 
     def unread(*_: Any) -> Any:
         raise AssertionError("read")

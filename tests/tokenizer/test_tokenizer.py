@@ -149,7 +149,7 @@ def test_text_is_never_a_control_token(kind: str, control: str) -> None:
 
 def test_without_the_fence_a_control_token_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the library's own switch does not stop a unigram model; what remains is refused."""
-    monkeypatch.setattr(tokenizer_module, "_fenced", lambda spec, control: spec)
+    monkeypatch.setattr(tokenizer_module, "fenced", lambda spec, control: spec)
     made = Tokenizer(spec("unigram"), "f")
     with pytest.raises(TokenizerError, match="control token </s>"):
         made.encode("a </s> b")

@@ -16,7 +16,7 @@ import transformers.models.qwen2.tokenization_qwen2
 import transformers.models.qwen3_5.tokenization_qwen3_5
 
 from pellucid.errors import TokenizerError
-from pellucid.tokenizer import limited_process, tokenizer
+from pellucid.tokenizer import chat_encoder, limited_process, tokenizer
 from pellucid.tokenizer.backend import LocalEncoder, RemoteEncoder, guarded, unpublished
 from pellucid.tokenizer.patterns import PUBLISHED
 from pellucid.tokenizer.tokenizer import Tokenizer
@@ -152,7 +152,7 @@ def test_growth_that_is_allowed() -> None:
 
 def test_a_text_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Tokenizer(spec("bytes"), "f")
-    monkeypatch.setattr(tokenizer, "LONGEST_TEXT", 10)
+    monkeypatch.setattr(chat_encoder, "LONGEST_TEXT", 10)
     assert made.encode("x" * 10)
     with pytest.raises(TokenizerError, match="11 characters"):
         made.encode("x" * 11)

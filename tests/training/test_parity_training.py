@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import judge
-from pellucid.training.loop import TrainingRun, batches, learning_rate, optimizer
+from pellucid.training.loop import TrainingRun, batches, learning_rate
 from pellucid.training.objectives import IGNORED, Batch, Causal, Document, Objective, Translation
+from pellucid.training.optimizers import optimizer
 from training import SETTINGS, WORDS
 
 EARLY = 12  # steps of which the gradient is compared too

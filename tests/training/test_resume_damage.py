@@ -259,3 +259,14 @@ def test_other_steps_are_refused_by_name(before: float, after: int, tmp_path: Pa
         run_of(tmp_path, replace(s, steps=after)).resume()
     assert caught.value.key == "train.steps"
     assert all(word in str(caught.value) for word in ("train.steps = 12", str(after), "train.floor", "step 9"))
+
+
+def test_a_stable_state_is_cooled_down_later(tmp_path: Path) -> None:
+    """With "wsd" any state before the cooldown belongs to a run of other steps too, and ends in its bits; one of the cooldown does not."""
+    long = replace(SETTINGS, schedule="wsd", cooldown=0.25)  # 12 steps, 9 of them stable
+    short = replace(long, steps=8)  # 6 of them stable
+    run_of(tmp_path / "short", short).train(silent)
+    stopped_at(tmp_path / "long", 6, s=long)
+    assert state(resumed(tmp_path / "long", s=short)) == state(resumed(tmp_path / "short", s=short))
+    with pytest.raises(TrainError, match=r"train.steps = 8"):
+        resumed(tmp_path / "short", s=long)

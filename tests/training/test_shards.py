@@ -21,6 +21,7 @@ from killed import killed
 from pellucid.checkpoint.safetensors_file import read_header
 from pellucid.errors import TrainError
 from pellucid.training import shards as made
+from pellucid.training.chats import TaughtDocument
 from pellucid.training.recipe import read_recipe
 from pellucid.training.shards import Shards, filled, open_shards, sample, size_of
 from pellucid.training.texts import Texts, sources
@@ -62,7 +63,7 @@ def test_shards_hold_the_texts(tmp_path: Path) -> None:
 
 def test_more_than_65536_ids_are_wider() -> None:
     for size, kind in ((1 << 16, torch.uint16), ((1 << 16) + 1, torch.int32)):
-        ((tokens, starts),) = filled(iter([[size - 1, 0], [3]]), size)
+        ((tokens, starts),) = (t.values() for t in filled(iter(TaughtDocument(ids, [], 0) for ids in ([size - 1, 0], [3])), size))
         assert tokens.dtype == kind and tokens.tolist() == [size - 1, 0, 3] and starts.tolist() == [0, 2, 3]
 
 

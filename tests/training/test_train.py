@@ -13,8 +13,9 @@ from torch import Tensor
 from pellucid.errors import TrainError
 from pellucid.training import loop
 from pellucid.training.identity import digest
-from pellucid.training.loop import HeldOut, TrainingRun, batches, learning_rate, loss_of, optimizer
+from pellucid.training.loop import HeldOut, TrainingRun, batches, learning_rate, loss_of
 from pellucid.training.objectives import IGNORED, Batch, Causal, Document
+from pellucid.training.optimizers import optimizer
 from pellucid.training.recipe import TrainSettings
 from tiny import swapped
 from training import DOCUMENTS, SETTINGS, WORDS, fresh, log_of, run_of, silent, state
@@ -150,6 +151,14 @@ def test_learning_rate() -> None:
     s = replace(SETTINGS, steps=110, warmup=10, learning_rate=2.0, floor=0.1)
     assert [learning_rate(i, s) for i in (0, 4, 9)] == pytest.approx([0.2, 1.0, 2.0])
     assert [learning_rate(i, s) for i in (10, 60, 110)] == pytest.approx([2.0, 2.0 * 0.55, 0.2])
+    for schedule, rates in {
+        "linear": (2.0, 1.1, 0.2),
+        "constant": (2.0, 2.0, 2.0),
+        "wsd": (2.0, 2.0, 0.2),
+    }.items():
+        assert [learning_rate(i, replace(s, schedule=schedule)) for i in (10, 60, 110)] == pytest.approx(rates)
+    wsd = replace(s, schedule="wsd", cooldown=0.5)
+    assert [learning_rate(i, wsd) for i in (9, 10, 55, 56, 109)] == pytest.approx([2.0, 2.0, 2.0, 0.2 + 1.8 * 54 / 55, 0.2 + 1.8 / 55])
     assert [g["weight_decay"] for g in optimizer(fresh(), s).param_groups] == [s.weight_decay, 0.0]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pellucid.training.loop import optimizer
+from pellucid.training.optimizers import optimizer
 from test_recipe import written
 from training import SETTINGS, corpus_of, fresh
 
@@ -43,7 +43,7 @@ def test_training_imports_no_compiler(tmp_path: Path) -> None:
 def test_a_step_of_torchs_own_would_import_it() -> None:
     """What the test above watches happens: by torch's AdamW, not by the one of a run."""
     assert python(STEP.format("torch.optim.AdamW")).stdout == "True\n"
-    assert python("from pellucid.training.loop import AdamW" + STEP.format("AdamW")).stdout == "False\n"
+    assert python("from pellucid.training.optimizers import AdamW" + STEP.format("AdamW")).stdout == "False\n"
 
 
 def test_steps_are_torchs_own() -> None:

@@ -41,11 +41,15 @@ def stream(run: Trace) -> list[Seen]:
 
 
 def plane_of(x: Tensor) -> tuple[Tensor, int]:
-    """Return rows x [N D] on their first two directions [N 2], from their mean, and the share of these directions in percent."""
+    """Return rows x [N D] on their first two directions [N 2], from their mean, and the share of these directions in percent.
+
+    Rows that are all equal, as those of a table that does not train, have nothing that a plane would leave out: 100.
+    """
     centred = x - x.mean(0)
     _, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
     squares = sizes**2
-    return centred @ directions[:2].T, round(100 * float(squares[:2].sum() / squares.sum()))
+    share = float(squares[:2].sum() / squares.sum()) if squares.any() else 1.0
+    return centred @ directions[:2].T, round(100 * share)
 
 
 def largest_gap(a: Tensor, b: Tensor) -> float:

@@ -16,15 +16,15 @@ from torch import Tensor
 from pellucid.batch.mask import prefix as prefix_mask
 from pellucid.batch.step import Step
 from pellucid.checkpoint.default_dtype import DTYPES as DTYPES
-from pellucid.checkpoint.default_dtype import Precision, named, precision
-from pellucid.checkpoint.disk import require_memory
-from pellucid.checkpoint.fill import fill, retie, unfill
-from pellucid.checkpoint.folder import GGUF, SHARD_BYTES, refuse_file, save_folder
-from pellucid.checkpoint.gguf.gguf_folder import folder_of
-from pellucid.checkpoint.hub import fetch, is_hub_id
+from pellucid.checkpoint.default_dtype import Precision, named
+from pellucid.checkpoint.fill import unfill
+from pellucid.checkpoint.folder import SHARD_BYTES, save_folder
 from pellucid.checkpoint.model_adapters import Adapting
+from pellucid.checkpoint.opening import SPECIMENS as SPECIMENS
+from pellucid.checkpoint.opening import open_module
+from pellucid.checkpoint.opening import place as place
+from pellucid.checkpoint.opening import specimens as specimens
 from pellucid.checkpoint.placement import Placed, check_device
-from pellucid.checkpoint.tied import resolve, saved_config
 from pellucid.config import Config
 from pellucid.counting.published import published
 from pellucid.counting.sizes import judge_sizes
@@ -41,10 +41,9 @@ from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cas
 from pellucid.notebook import Shown, checked
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import logprobs
+from pellucid.tokenizer.chat_template import templates
 from pellucid.tokenizer.tokenizer import Tokenizer
-from pellucid.watching.meta import META
 
-SPECIMENS = Path(__file__).parents[1] / "specimens"
 OWN: Any = object()  # the model's own stop tokens
 Prompts = TypeVar("Prompts", Tensor, list[list[int]], list[int], str)
 
@@ -325,61 +324,25 @@ def load(
 
     dtype: of the parameters; None is float32 on a CPU if that takes at most a quarter of the memory, else as stored
     (checkpoint/default_dtype.py).  device "meta": shapes alone.
-    ignore_fields: unknown fields of config.json to ignore, recorded in the model's config.  adapter: see `Model.adapt`.
+    ignore_fields: unknown fields of config.json to ignore, recorded in the model's config.  adapter: see `Model.adapt`; a chat template
+    in its folder is the model's.
     quant: "int8" or "int4" stores matrices in blocks of 32 with a scale each, quantised one by one as they are read; dtype is then what
     they compute in.
     """
     check_device(device)
     if (catalogued := published(name, named(dtype or "bfloat16"), str(device), ignore_fields)) is not None:
         return Model(str(name), *catalogued, None)
-    folder = folder_of(place(name, progress), ignore_fields)
-    kind, cfg = understand(folder.config, folder.file, ignore_fields)
-    judge_sizes(cfg := resolve(folder.family(kind), cfg, folder), folder)
-    with META:
-        module = build(cfg)
-    dtype_chosen = precision(dtype, folder.stored, sum(p.numel() for p in module.parameters()), str(device))
-    wanted = dtype_chosen.dtype
-    packing = folder.packing(quant, wanted, cfg)
-    left: tuple[str, ...] = ()
-    if str(device) == "meta":
-        cast(module, wanted)
-        if packing is not None:
-            packing.pack(module, [n for n, _ in module.named_parameters()], str(folder.path))
-            retie(module)
-    else:
-        plain = sum(p.numel() for p in module.parameters()) * wanted.itemsize
-        require_memory(plain if packing is None else packing.bytes(module), folder.path)
-        left = fill(module, folder.family(kind), folder, str(folder.path), wanted, progress, packing)
-        module.to(device)
-    with folder.carried() as files:
-        tokenizer = folder.tokenizer(cfg.vocab)
-    model = Model(str(name), module.eval(), kind, saved_config(folder.config, cfg), tokenizer)
-    model.files, model.generation, model.left = files, folder.generation_config, left
-    model.precision = dtype_chosen
+    opened = open_module(place(name, progress), judge_sizes, dtype, device, quant, ignore_fields, progress)
+    with opened.folder.carried() as files:
+        tokenizer = opened.folder.tokenizer(opened.module.config.vocab)
+    model = Model(str(name), opened.module, opened.family, opened.hf, tokenizer)
+    model.files, model.generation, model.left = files, opened.folder.generation_config, opened.left
+    model.precision = opened.precision
     if adapter is not None:
         model.adapt(adapter)
+        if tokenizer is not None and Path(adapter).is_dir():
+            tokenizer.templates = templates(Path(adapter), {}, None) or tokenizer.templates
     return model
-
-
-def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
-    """Return the folder of a name, fetched if it is a hub id, or a GGUF file."""
-    text = str(name) or "''"
-    if text.startswith("pellucid/"):
-        specimen = SPECIMENS / text.removeprefix("pellucid/")
-        if specimen.parent != SPECIMENS or not specimen.is_dir():
-            raise UseError("model.specimen", name=text, known=", ".join(specimens()))
-        return specimen
-    if Path(text).is_dir() or (text.endswith(GGUF) and Path(text).exists()):
-        return Path(text)
-    refuse_file(text)
-    if is_hub_id(text):
-        return fetch(text, progress)
-    raise UseError("model.unknown", name=text, known=", ".join(specimens()))
-
-
-def specimens() -> list[str]:
-    """Return the names of the models that ship with the package."""
-    return sorted(f"pellucid/{p.name}" for p in SPECIMENS.iterdir() if (p / "config.json").is_file())
 
 
 def make(hf: Mapping[str, Any], name: str = "new", device: str = "cpu", dtype: torch.dtype | None = None) -> Model:

@@ -50,7 +50,10 @@ class Run(Replay):
         run, (_, family, hf) = self.to(step), self.built
         module = copy.deepcopy(run.model).eval()
         fields = {"architectures": [family.architecture], **hf, "dtype": "float32"}
-        return Model(f"{self.recipe.name} at step {step}", module, family, fields, self.tokenizer)
+        model = Model(f"{self.recipe.name} at step {step}", module, family, fields, self.tokenizer)
+        if (adapter := self.beginning.adapter) is not None:
+            model.adapters = {adapter.name: adapter}
+        return model
 
     @checked
     def replay(self, step: int, only: str | Iterable[str] = "*", gradients: bool = True) -> RecordedStep:

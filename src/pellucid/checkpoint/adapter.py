@@ -126,11 +126,14 @@ def unadapt(module: Module, adapter: Adapter) -> None:
     module.edition += 1
 
 
-def merge(module: Module, adapters: Mapping[str, Adapter]) -> None:
+def merge(module: Module, adapters: Mapping[str, Adapter], dequantise: bool = False) -> None:
     """Fold all adapters into the weights: y = x (W + Σ s·B·A)ᵀ + b.
 
-    A tied matrix is refused, since the merge would change its other use too, and a quantised one, since rounding would lose the addition.
+    A tied matrix is refused, since the merge would change its other use too, and a quantised one, since rounding would lose the addition;
+    dequantise: it becomes a plain one of the values that its blocks stand for, and so do all others.
     """
+    if dequantise:
+        plain(module)
     uses = Counter(id(p) for m in module.modules() for p in m._parameters.values() if p is not None)
     names = {id(m): n for n, m in module.named_modules()}
     tied = [f"{names[id(m)]}.weight" for m in adapted(module) if uses[id(m.weight)] > 1]
@@ -144,6 +147,16 @@ def merge(module: Module, adapters: Mapping[str, Adapter]) -> None:
             m.weight.data = m.dense_weight()
             for name in list(m.adapters):
                 remove(m, name)
+    module.edition += 1
+
+
+def plain(module: Module) -> None:
+    """Make every matrix in blocks a plain one of the same values."""
+    made: dict[int, nn.Parameter] = {}  # by the blocks, so that tied ones stay tied
+    for name, p in list(module.named_parameters(remove_duplicate=False)):
+        if isinstance(p, Blocks):
+            made.setdefault(id(p), nn.Parameter(p.plain(), requires_grad=False))
+            swap(module, name, made[id(p)])
     module.edition += 1
 
 

@@ -34,7 +34,7 @@ def add(app: typer.Typer) -> None:
 
         made = prepare_data(recipe, out) if prepare else run_recipe(recipe, out, resume, threads, progress, restart, inexact)
         if screen.json:
-            screen.document({"schema": SCHEMA, "data" if prepare else "model": str(made)})
+            screen.document({"schema": SCHEMA, made.name: str(made)})
         else:
             screen.text(f"{made}\n")
 

@@ -32,12 +32,17 @@ from pellucid.watching.meta import META
 class Way:
     """How to train. rank: of LoRA on every matrix of the layers, or None for all weights.  shards: ranks that share weights, gradients
     and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.
+
+    adapted: of LoRA on some matrices, their paths within a layer; low: the numbers in all A and B then. What these keep for the backward is
+    counted in each layer of a kind.
     """
 
     rank: int | None = None
     recompute: bool = False
     shards: int = 1
     master: bool = True
+    adapted: tuple[str, ...] | None = None
+    low: int | None = None
 
 
 def training(bill: Bill, way: Way = Way()) -> dict[str, Number]:
@@ -48,7 +53,7 @@ def training(bill: Bill, way: Way = Way()) -> dict[str, Number]:
 def memory(bill: Bill, way: Way) -> dict[str, Number]:
     """Return the bytes of a rank: memory.weights, memory.gradients, ... memory.total."""
     size, every = int(BYTES[bill.setting.activations]), int(bill["parameters.total"])
-    trained, of = (every, "N") if way.rank is None else (adapters(bill, way.rank), "A")
+    trained, of = (every, "N") if way.rank is None else (adapters(bill, way), "A")
     # frozen ones lie as they are stored; blocks of a few bits take no gradient, so they are trained as activations are
     weights = "bytes.dequantised" if way.rank is None and "bytes.dequantised" in bill else "bytes.total"
     kinds = {"weights": Number(int(bill[weights]), weights)}
@@ -61,7 +66,7 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
         kinds["master"] = product("N·4", every=every, four=4)
     if way.shards > 1:
         kinds = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in kinds.items()}
-    kept = activations(bill, way.rank)
+    kept = activations(bill, way.rank, way.adapted)
     if way.recompute:
         kept = recomputed(bill, kept)
     out = {f"memory.{n}": x for n, x in kinds.items()} | {"memory.activations": total(kept)}
@@ -90,7 +95,7 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
     if way.rank is None or crosses:
         out["flops.backward"] = Number(2 * forward.value, "2·forward", f"2·{forward.value:,}")
     else:
-        low = adapters(bill, way.rank)
+        low = adapters(bill, way)
         out["flops.adapters"] = product("6·A·T", six=6, low=low, rows=rows)
         value = 2 * rows * through + 2 * int(mixing)
         out["flops.backward"] = Number(value, "2·T·matrices + 2·attention", f"2·{rows:,}·{through:,} + 2·{mixing.value:,}")
@@ -117,23 +122,27 @@ def forward_of(bill: Bill) -> Number:
     return Number(sum(place[1] * n for place, n in places if place is not None))
 
 
-def adapters(bill: Bill, rank: int) -> int:
-    """Return the numbers in LoRA's matrices beside every matrix of the layers but experts' and routers'. arXiv 2106.09685."""
+def adapters(bill: Bill, way: Way) -> int:
+    """Return the numbers in LoRA's matrices, by default beside every matrix of the layers but experts' and routers'. arXiv 2106.09685."""
+    if way.low is not None:
+        return way.low
+    rank = way.rank or 0
     inner = (c for c in bill.weights if multiplied(bill, c) and "layers" in c.path and c.part != "router")
     return sum(c.times * rank * sum(c.weight.shape) for c in inner if len(c.weight.shape) == 2)
 
 
-def adapt(model: nn.Module, rank: int) -> None:
-    """Freeze a model, and put adapters of this rank on it."""
+def adapt(model: nn.Module, rank: int, paths: tuple[str, ...] | None = None) -> None:
+    """Freeze a model, and put adapters of this rank on it. paths: within a layer, of the matrices that have one; None for all."""
     model.requires_grad_(False)
     for path, m in list(model.named_modules()):
-        if isinstance(m, Linear) and "layers" in path and not path.endswith(".router"):
+        inner = path.partition("layers.")[2].partition(".")[2]
+        if isinstance(m, Linear) and inner and (not path.endswith(".router") if paths is None else inner in paths):
             out, inner = m.weight.shape
             a, b = (nn.Parameter(m.weight.new_empty(shape)) for shape in ((rank, inner), (out, rank)))
             add(m, "lora", Addition(a, b, 1.0, axes_of(model, f"{path}.weight", 2) or "", "T"))
 
 
-def activations(bill: Bill, rank: int | None = None) -> list[tuple[str, int, Number]]:
+def activations(bill: Bill, rank: int | None = None, adapted: tuple[str, ...] | None = None) -> list[tuple[str, int, Number]]:
     """Return (layer or "outside", times, bytes that autograd keeps) of an ordinary forward with gradients.
 
     Two layers of each kind run: with a frozen table the very first layer's input has no gradient, so it keeps less.
@@ -141,7 +150,7 @@ def activations(bill: Bill, rank: int | None = None) -> list[tuple[str, int, Num
     s = bill.setting
     reduced = distinct(bill.config, copies=2)
     model = meta_model(reduced.config, getattr(torch, s.activations))
-    model.requires_grad_(True) if rank is None else adapt(model, rank)
+    model.requires_grad_(True) if rank is None else adapt(model, rank, adapted)
     tokens = torch.zeros(s.batch, s.context, dtype=torch.long, device=META)
     source = torch.zeros(s.batch, s.source or s.context, dtype=torch.long, device=META)
     by_layer = kept(model, tokens, source)

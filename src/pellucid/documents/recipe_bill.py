@@ -1,42 +1,55 @@
 """The bill of a recipe before it runs: the memory and work of a step, and of all steps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pellucid.api.count import billed
+from pellucid.checkpoint.folder import Folder
+from pellucid.checkpoint.new_adapter import short, targeted
+from pellucid.checkpoint.tied import resolve
+from pellucid.config import Config
 from pellucid.counting import Bill
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents.count import Scenario, device_of, document
 from pellucid.errors import UseError
 from pellucid.families import understand
+from pellucid.families.family import Family
 from pellucid.messages import say
+from pellucid.nn.transformer import build
 from pellucid.training.recipe import Recipe, read_recipe
 from pellucid.training.shards import TOKENIZER, load_tokenizer, size_of, taken
+from pellucid.training.start import base_folder
 from pellucid.training.texts import Texts
+from pellucid.watching.meta import META
 
+ALL = Way(master=False)  # every weight, in one dtype
 DTYPE = "float32"  # of weights, gradients and moments, as the loop has them
 
 
 @dataclass(frozen=True)
 class RecipeBill:
-    """A recipe's counts. bill: of one forward's rows, each full and of one document.  hour: the price of the device for an hour."""
+    """A recipe's counts. bill: of one forward's rows, each full and of one document.  hour: the price of the device for an hour.
+
+    way: what trains, all weights or an adapter.
+    """
 
     bill: Bill
     steps: int
     forwards: int
     hour: float | None
+    way: Way = ALL
 
     @property
     def scenario(self) -> Scenario:
         """Return the scenario of the bill: training in one dtype."""
-        return Scenario(self.hour, Way(master=False))
+        return Scenario(self.hour, self.way)
 
     def run(self) -> dict[str, int | float | None]:
         """Return the counts of the run. hours: at the device's peak, so that no run is shorter; None without a device that names one."""
         s, device = self.bill.setting, device_of(self.bill)
         forwards = self.steps * self.forwards
-        flops = forwards * int(training(self.bill, Way(master=False))["flops.total"])
+        flops = forwards * int(training(self.bill, self.way)["flops.total"])
         peak = device.peak.get(DTYPE) if device is not None else None
         hours = flops / peak / 3600 if peak else None
         price = None if hours is None or self.hour is None else hours * self.hour
@@ -52,11 +65,34 @@ def recipe_bill(path: Path, device: str | None = None, price: float | None = Non
     recipe = read_recipe(path)
     if not isinstance(recipe.data, Texts):
         raise UseError("count.recipe.facts", path=path)
-    family, cfg = understand({**recipe.model, "vocab_size": ids_of(recipe, recipe.data)}, str(path))
-    rows = recipe.train.micro or recipe.train.batch
-    bill = billed(cfg, family.name, recipe.name, recipe.data.length, rows, DTYPE, DTYPE, device, plain=DTYPE)
+    family, cfg = (
+        understand({**recipe.model, "vocab_size": ids_of(recipe, recipe.data)}, str(path)) if recipe.base is None else config_of(recipe)
+    )
+    rows, stored = recipe.train.micro or recipe.train.batch, (recipe.base.quant if recipe.base else None) or DTYPE
+    bill = billed(cfg, family.name, recipe.name, recipe.data.length, rows, stored, DTYPE, device, plain=DTYPE)
     bill.notes.append(say("count.recipe.note", forwards=recipe.train.batch // rows))
-    return RecipeBill(bill, recipe.train.steps, recipe.train.batch // rows, price)
+    return RecipeBill(bill, recipe.train.steps, recipe.train.batch // rows, price, way_of(recipe, family, cfg))
+
+
+def config_of(recipe: Recipe) -> tuple[Family, Config]:
+    """Return the family and the config of the folder that a recipe starts from."""
+    folder = Folder(base_folder(recipe))
+    family, cfg = understand(folder.config, str(folder.path / "config.json"))
+    return family, resolve(family, cfg, folder)
+
+
+def way_of(recipe: Recipe, family: Family, cfg: Config) -> Way:
+    """Return what trains. The matrices of an adapter are found as the run finds them, on a model without numbers."""
+    a = recipe.adapter
+    if a is None:
+        return ALL
+    with META:
+        module = build(cfg)
+    groups = targeted(module, family, a.targets).values()
+    shapes = [[tuple(module.get_parameter(n).shape) for n in group.ours] for group in groups]
+    low = sum(a.rank * (same[0][1] + sum(out for out, _ in same)) for same in shapes)
+    paths = {short(n.removesuffix(".weight")) for group in groups for n in group.ours}
+    return replace(ALL, rank=a.rank, adapted=tuple(sorted(paths)), low=low)
 
 
 def ids_of(recipe: Recipe, data: Texts) -> int:

@@ -24,6 +24,9 @@ class TextEncoder(Protocol):
     def encode(self, text: str, pair: str | None, special: bool) -> tuple[list[int], list[int]]:
         """Return the ids of a text, and 1 for each that the post-processor added."""
 
+    def located(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text without special tokens, and for each the start and stop of its characters."""
+
     def ids(self, tokens: Sequence[str]) -> list[int | None]:
         """Return the id of each of these tokens, None for an unknown one."""
 
@@ -70,6 +73,11 @@ class LocalEncoder:
             encoding = self._made.encode(text, pair, add_special_tokens=special)
             return encoding.ids, encoding.special_tokens_mask
 
+    def located(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        with guarded(self.file):
+            encoding = self._made.encode(text, add_special_tokens=False)
+            return encoding.ids, encoding.offsets
+
     def ids(self, tokens: Sequence[str]) -> list[int | None]:
         return [self._made.token_to_id(token) for token in tokens]
 
@@ -85,6 +93,8 @@ class LocalEncoder:
     def __call__(self, request: Spec) -> Spec:
         if "words" in request:
             return {"words": self.words(request["words"])}
+        if "located" in request:
+            return dict(zip(("ids", "places"), self.located(request["located"]), strict=True))
         if "tokens" in request:
             return {"ids": self.ids(request["tokens"])}
         if "ids" in request:
@@ -107,6 +117,10 @@ class RemoteEncoder:
     def encode(self, text: str, pair: str | None, special: bool) -> tuple[list[int], list[int]]:
         answer = self._worker.ask({"text": text, "pair": pair, "special": special})
         return answer["ids"], answer["mask"]
+
+    def located(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        answer = self._worker.ask({"located": text})
+        return answer["ids"], [(start, stop) for start, stop in answer["places"]]
 
     def ids(self, tokens: Sequence[str]) -> list[int | None]:
         ids_there: list[int | None] = self._worker.ask({"tokens": list(tokens)})["ids"]

@@ -6,6 +6,7 @@ it wrote itself: only there may a control token be read.
 
 import json
 import os
+import re
 import warnings
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,28 +27,31 @@ TEMPLATE_BYTES = 1_000_000
 LONGEST = 16_000_000  # characters of what a template is given
 ROOM = 1_000_000  # characters of a prompt, beside four for each that went in
 MOST = 16  # templates of one folder
+MARK = re.compile(r"{%[-+]?\s*generation\s*[-+]?%}")
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A prompt. own: start and stop of each stretch that the template wrote.  date: the time given to it, None if it never asks.
 
-    seed: what its random choices were drawn by, None where it makes none.
+    seed: what its random choices were drawn by, None where it makes none.  answers: start and stop of what `{% generation %}` marks.
     """
 
     text: str
     own: tuple[tuple[int, int], ...]
     date: str | None
     seed: int | None = None
+    answers: tuple[tuple[int, int], ...] = ()
 
 
 class Template:
-    """One template; `file` is its name in errors."""
+    """One template; `file` is its name in errors.  marks: it says by `{% generation %}` what an assistant gives."""
 
     def __init__(self, source: str, file: str) -> None:
         if len(source.encode(errors="replace")) > TEMPLATE_BYTES:
             raise TokenizerError("file.large", file=file, size=len(source), limit=TEMPLATE_BYTES)
         self.source, self.file = source, file
+        self.marks = MARK.search(source) is not None
         self.dated, self.random = "strftime_now" in source, "random" in source
         self._worker = LimitedProcess({"serve": "template", "source": source}, file)
 
@@ -88,8 +92,8 @@ class Template:
         date = (now or datetime.now()).isoformat()
         seed = randbits(53) if seed is None else seed
         answer = self._worker.ask({**request, "now": date, "seed": seed, "most": 4 * size + ROOM})
-        own = tuple((start, stop) for start, stop in answer["own"])
-        return Rendered(answer["text"], own, date if self.dated else None, seed if self.random else None)
+        own, answers = (tuple((start, stop) for start, stop in answer[kind]) for kind in ("own", "answers"))
+        return Rendered(answer["text"], own, date if self.dated else None, seed if self.random else None, answers)
 
 
 def templates(folder: Path, settings: dict[str, Any], settings_file: Path | None) -> dict[str, Template]:

@@ -11,9 +11,15 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, SupportsIndex
 
+OWN, ANSWER = 1, 2  # bits of a mask
+WITH_ANSWER = bytes(bits | ANSWER for bits in range(256))
+
 
 class Written(str):
-    """A text whose mask is 1 for each character that the template wrote; without a mask, none."""
+    """A text whose mask has the bit OWN for each character that the template wrote, and ANSWER inside of `{% generation %}`.
+
+    Without a mask no character has either.
+    """
 
     __slots__ = ("_mask",)
     _mask: bytes
@@ -63,7 +69,7 @@ class Written(str):
 
 def wrote(text: str) -> Written:
     """Return a text of the template itself."""
-    return Written(text, b"\1" * len(text))
+    return Written(text, bytes([OWN]) * len(text))
 
 
 def joined(parts: Iterable[str]) -> Written:
@@ -75,9 +81,16 @@ def joined(parts: Iterable[str]) -> Written:
     return Written("".join(texts), b"".join(masks))
 
 
-def spans(text: str) -> list[tuple[int, int]]:
-    """Return the start and stop of each stretch that the template wrote."""
+def answered(text: str) -> Written:
+    """Return a text as one that an assistant gives."""
     mask = text._mask if isinstance(text, Written) else bytes(len(text))
+    return Written(text, mask.translate(WITH_ANSWER))
+
+
+def spans(text: str, bit: int = OWN) -> list[tuple[int, int]]:
+    """Return the start and stop of each stretch that the template wrote, or whose characters have another bit."""
+    mask = text._mask if isinstance(text, Written) else bytes(len(text))
+    mask = mask.translate(bytes(bits & bit != 0 for bits in range(256)))
     stretches, at = list[tuple[int, int]](), 0
     while (start := mask.find(1, at)) >= 0:
         at = stop if (stop := mask.find(0, start)) >= 0 else len(mask)

@@ -5,7 +5,7 @@ Every literal of the template is marked as its own (`written`). There is no load
 
 import json
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from random import Random
 from types import TracebackType
@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from pellucid.tokenizer.marked_text import Written, joined, spans, wrote
+from pellucid.tokenizer.marked_text import ANSWER, Written, answered, joined, spans, wrote
 
 NAME = "template"
 LONGEST = 1000  # characters of a fault
@@ -44,13 +44,18 @@ FAULTS: tuple[tuple[type[BaseException], str], ...] = (
 
 
 class Generation(Extension):
-    """`{% generation %}`, which marks an assistant's text for training; here it writes its body."""
+    """`{% generation %}`, which marks an assistant's text for training: it writes its body, as an answer."""
 
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("marked"), [], [], body).set_lineno(line)
+
+    def marked(self, caller: Callable[[], str]) -> str:
+        """Return what is inside, marked."""
+        return answered(caller())
 
 
 class Tables:
@@ -174,7 +179,7 @@ class Rendering:
         messages = [{**message, "role": wrote(message["role"])} for message in request["messages"]]
         text = self.template.render({**named, **request["variables"], "messages": messages})
         text.encode()  # half of a surrogate pair is no text
-        return {"text": text, "own": spans(text)}
+        return {"text": text, "own": spans(text), "answers": spans(text, ANSWER)}
 
     @staticmethod
     def fault(broken: BaseException) -> Reply:

@@ -8,7 +8,6 @@ import os
 import re
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
 from pellucid.errors import TokenizerError
 from pellucid.messages import say
 from pellucid.tokenizer.backend import TextEncoder, library
+from pellucid.tokenizer.chat_encoder import FENCE, Chat, fenceable, fenced, refuse_text
 from pellucid.tokenizer.chat_template import Rendered, Template, choose, ended_after, templates
 from pellucid.tokenizer.pieces import Piece, Stream, writing
 from pellucid.tokenizer.tokenizer_file import Spec, check, vocabulary
@@ -26,9 +26,7 @@ from pellucid.tokenizer.wordpiece import wordpiece
 NAMED = ("bos", "eos", "pad", "unk", "sep", "cls", "mask")
 # Some files mark the tokens that divide a chat as ordinary added tokens; their shape tells them.
 _CONTROL = re.compile(r"<[|｜].+[|｜]>", re.DOTALL)
-_FENCE = "\U0010fffe"  # not a character, so that a fenced name of a control token cannot occur in a text
 _END_OF_TEXT = "<|endoftext|>"
-LONGEST_TEXT = 32_000_000  # characters; a longer one is for the caller to cut
 
 
 class Tokenizer:
@@ -58,13 +56,13 @@ class Tokenizer:
         self._parsing: TextEncoder | None = None
         self._chats: dict[Template, Chat] = {}
         self._lock = threading.Lock()
-        fenced = _fenced(self._spec, _fenceable(self._spec, self._control))
-        self._plain = library(fenced, file, parse=False)
-        self._refuse_renumbering(fenced)
+        plain = fenced(self._spec, fenceable(self._spec, self._control))
+        self._plain = library(plain, file, parse=False)
+        self._refuse_renumbering(plain)
         # as the normalizer spells them: where it puts a "▁" before a text, the space before such a token is the token's own
         spelled = [token["id"] for token in added if token.get("normalized")]
         names = zip(spelled, self._plain.pieces(spelled) if spelled else (), strict=True)
-        self._spelled = self._pieces | {id: name.replace(_FENCE, "") for id, name in names if name is not None}
+        self._spelled = self._pieces | {id: name.replace(FENCE, "") for id, name in names if name is not None}
 
     @classmethod
     def from_file(cls, path: str | Path, named: dict[str, str] | None = None) -> "Tokenizer":
@@ -97,8 +95,8 @@ class Tokenizer:
 
         parse: take "<|endoftext|>" and its like in the text for the control tokens they name; `chat` is the door for messages.
         """
-        _refuse_text(text)
-        _refuse_text(pair or "")
+        refuse_text(text)
+        refuse_text(pair or "")
         ids, made = (self._parser() if parse else self._plain).encode(text, pair, special)
         if not parse and not self._control.isdisjoint(ids):
             self._refuse_control(id for id, added in zip(ids, made, strict=True) if not added)
@@ -115,7 +113,7 @@ class Tokenizer:
         template = choose(self.templates, self.file, how.pop("template", None), bool(tools))
         rendered = self.render(messages, tools, template=template, **how)
         rendered = ended_after(rendered, messages[-1]) if continue_final_message else rendered
-        return self._chat(template).ids(rendered, (messages, tools, how))
+        return self.chat_encoder(template).ids(rendered, (messages, tools, how))
 
     def render(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, template: str | Template | None = None, **how: Any
@@ -155,7 +153,7 @@ class Tokenizer:
 
     def words(self, text: str) -> list[str]:
         """Return the parts of a text that are encoded apart, in the vocabulary's writing: ["The", "Ġcapital"]."""
-        _refuse_text(text)
+        refuse_text(text)
         return self._plain.words(text)
 
     def merges(self) -> dict[tuple[str, str], int]:
@@ -218,7 +216,8 @@ class Tokenizer:
                 self._parsing = library(self._spec, self.file, parse=True)
             return self._parsing
 
-    def _chat(self, template: Template) -> "Chat":
+    def chat_encoder(self, template: Template) -> Chat:
+        """Return the encoder of what a template renders."""
         literals = template.literals
         with self._lock:
             if template not in self._chats:
@@ -253,46 +252,6 @@ class Tokenizer:
         for token, number in zip(added, self._plain.ids([token["content"] for token in added]), strict=True):
             if number != token["id"]:
                 raise TokenizerError("tokenizer.renumbered", file=self.file, token=self._pieces[token["id"]], id=token["id"], found=number)
-
-
-class Chat:
-    """An encoder of rendered prompts: names of control tokens that the template wrote are fenced, and only those are control tokens.
-
-    control: the tokens that only a template may write, by id.
-    """
-
-    def __init__(self, spec: Spec, file: str, control: dict[int, str]) -> None:
-        self.file, self._control = file, control
-        self._fenced = _fenceable(spec, control)
-        names = sorted(control.values(), key=len, reverse=True)
-        self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
-        self._library = library(_fenced(spec, self._fenced), file, parse=True)
-
-    def ids(self, rendered: Rendered, given: Any) -> list[int]:
-        """Return the ids of a prompt; `given` is what it was rendered from."""
-        text = rendered.text.replace(_FENCE, "\ufffd")
-        _refuse_text(text)
-        parts, end, own = list[str](), 0, Counter[str]()
-
-        def fence(match: re.Match[str]) -> str:
-            own[match[0]] += 1
-            return f"{_FENCE}{match[0]}{_FENCE}" if match[0] in self._fenced else match[0]
-
-        for start, stop in rendered.own:
-            parts += [text[end:start], self._names.sub(fence, text[start:stop])]
-            end = stop
-        ids, _ = self._library.encode("".join([*parts, text[end:]]), None, special=False)
-        for id, count in Counter(id for id in ids if id in self._control).items():
-            if count > own[self._control[id]]:
-                raise TokenizerError("tokenizer.control", file=self.file, token=self._control[id], id=id)
-        self._warn(Counter(self._names.findall(text)) - own, given)
-        return ids
-
-    def _warn(self, unowned: Counter[str], given: Any) -> None:
-        """Warn of control tokens in a prompt that were not typed and are not marked as the template's: their origin was lost on the way."""
-        typed = json.dumps(given, ensure_ascii=False, default=str) if unowned else ""
-        if lost := [name for name in unowned if name not in typed]:
-            warnings.warn(say("template.lost", file=self.file, tokens=", ".join(lost)), stacklevel=4)
 
 
 def load_tokenizer(folder: str | Path, model_vocab: int | None = None) -> Tokenizer | None:
@@ -347,43 +306,6 @@ def _unknown(model: Spec) -> int | None:
     """Return the id of the model's unknown token."""
     id: int | None = model.get("unk_id") if model["type"] == "Unigram" else model["vocab"].get(model.get("unk_token"))
     return id
-
-
-def _refuse_text(text: str) -> None:
-    """Raise a TokenizerError if a text is no str, has half characters, or is too long."""
-    if len(text) > LONGEST_TEXT:
-        raise TokenizerError("tokenizer.long", count=len(text), limit=LONGEST_TEXT)
-    try:
-        text.encode()
-    except UnicodeEncodeError as half:
-        raise TokenizerError("tokenizer.text", offset=half.start) from None
-
-
-def _fenceable(spec: Spec, control: Iterable[int]) -> set[str]:
-    """Return the names of control tokens that can be fenced: not those built by merges, since the merges name them."""
-    ids = set(control)
-    merges = spec["model"].get("merges") or []
-    prefix = len(spec["model"].get("continuing_subword_prefix") or "")
-    built = {left + right[prefix:] for left, right in merges} | {half for pair in merges for half in pair}
-    return {token["content"] for token in spec.get("added_tokens") or [] if token["id"] in ids} - built
-
-
-def _fenced(spec: Spec, names: set[str]) -> Spec:
-    """Return the same spec with these tokens under names that no text holds: else a unigram model finds "</s>" in a sentence.
-
-    Where a token keeps its name, `encode` and `chat` refuse a text that yields it.
-    """
-    model = spec["model"]
-
-    def fence(name: str) -> str:
-        return f"{_FENCE}{name}{_FENCE}" if name in names else name
-
-    if model["type"] == "Unigram":
-        vocab: Any = [[fence(piece), score] for piece, score in model["vocab"]]
-    else:
-        vocab = {fence(piece): id for piece, id in model["vocab"].items()}
-    added = [{**token, "content": fence(token["content"])} for token in spec.get("added_tokens") or []]
-    return {**spec, "added_tokens": added, "model": {**model, "vocab": vocab}}
 
 
 def _merge_lines(path: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """The identity of a training run: a saved state is resumed only if every later number would be the same.
 
 The intervals of logging and saving, and the number of states kept, change no number and may differ. The number of steps changes the
-learning rate and may not, except at a constant rate (`floor = 1`), where it may be raised.
+learning rate and may not, except at a constant rate (`floor = 1`), where it may be raised, and in the stable part of "wsd".
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from pellucid.training.recipe import TrainSettings
 from pellucid.training.text_rows import TrainingRows
 
 FREE = {"log_every", "save_every", "keep"}
-HASHES = {"model", "documents", "sources", "tokenizer"}
+HASHES = {"model", "documents", "sources", "tokenizer", "base"}
 MACHINE = {"torch", "threads", "cpu", "pellucid"}
 """What rounding depends on: with other values a run goes on along another curve, as good a one."""
 
@@ -32,7 +32,7 @@ def identity(config: Config, objective: Objective, documents: Sequence[Document]
         "settings": asdict(s),
         "model": digest(repr(config)),
         "objective": type(objective).__name__,
-        **(documents.identity() if isinstance(documents, TrainingRows) else {"documents": digest(json.dumps(documents))}),
+        **(documents.identity() if isinstance(documents, TrainingRows) else {"documents": digest(json.dumps([d[:2] for d in documents]))}),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
@@ -44,6 +44,11 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def stable(settings: Mapping[str, Any], step: int) -> bool:
+    """True if a run with these settings had the full rate of "wsd" in all steps after its warm-up up to this one."""
+    return settings.get("schedule") == "wsd" and TrainSettings(**settings).stable >= step
+
+
 def require(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any], step: int, inexact: bool = False) -> str:
     """Raise TrainError if a run with the identity `own` cannot resume the state at `path`, of step `step` and identity `saved`.
 
@@ -53,6 +58,7 @@ def require(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any], step: 
     if not isinstance(before, dict):
         raise TrainError("train.differs", path=path, what="settings")
     level = before.get("floor") == now["floor"] == 1 and now["steps"] >= step
+    level = level or (stable(before, step) and stable(now, step))
     names = sorted((before.keys() | now.keys()) - FREE - ({"steps"} if level else set()))
     defaults = {f.name: f.default for f in fields(TrainSettings)}  # of settings that are newer than the state
     pairs = {f"train.{name}": (before.get(name, defaults.get(name)), now.get(name)) for name in names}

@@ -3,15 +3,13 @@
 A batch depends on the seed and the step alone, so a resumed run trains on the same batches as an uninterrupted one.
 """
 
-import inspect
 import json
 import math
 import os
 import random
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,11 +25,12 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.training.balance import Balance
 from pellucid.training.identity import digest, identity, require
 from pellucid.training.objectives import IGNORED, Batch, Document, Objective
+from pellucid.training.optimizers import optimizer
 from pellucid.training.recipe import TrainSettings
 from pellucid.training.saves import newest, read_state, save_state, set_aside
 from pellucid.training.text_rows import TrainingRows
-from pellucid.watching.meta import untrace
 
+NEW: Mapping[str, Any] = {}  # of a model with first weights
 LOG_BYTES = 1 << 32
 LOG_ONLY = {"documents", "seconds"}
 """Fields of a log line that progress does not show."""
@@ -58,7 +57,7 @@ def batches(documents: Sequence[Document], s: TrainSettings) -> Iterator[list[in
         rng = random.Random(f"{s.seed}:{epoch}")
         rng.shuffle(order)
         for start in range(0, len(order), s.batch * s.pool):
-            pool = sorted(order[start : start + s.batch * s.pool], key=lambda i: sum(map(len, documents[i])))
+            pool = sorted(order[start : start + s.batch * s.pool], key=lambda i: sum(map(len, documents[i][:2])))
             cut = [pool[i : i + s.batch] for i in range(0, len(pool), s.batch)]
             rng.shuffle(cut)
             yield from cut
@@ -71,34 +70,20 @@ def feed(documents: Sequence[Document], s: TrainSettings, step: int) -> Iterator
 
 
 def learning_rate(step: int, s: TrainSettings) -> float:
-    """Return the rate of a step: a linear warm-up of `warmup` steps, then a cosine down to `floor` of the full rate."""
+    """Return the rate of a step: a linear warm-up of `warmup` steps, then by the schedule down to `floor` of the full rate."""
     if step < s.warmup:
         return s.learning_rate * (step + 1) / s.warmup
     part = (step - s.warmup) / max(1, s.steps - s.warmup)
-    return s.learning_rate * (s.floor + (1 - s.floor) * 0.5 * (1 + math.cos(math.pi * part)))
+    return s.learning_rate * (s.floor + (1 - s.floor) * SHAPES[s.schedule](part, step, s))
 
 
-if "torch._dynamo" not in sys.modules:  # as in meta: what torch wraps imports its compiler when first called
-    for method in vars(torch.optim.Optimizer).values():
-        untrace(method)
-
-
-class AdamW(torch.optim.AdamW):
-    """torch's AdamW without its wrapper, which imports torch's compiler and triton only to disable them."""
-
-    taken = staticmethod(inspect.unwrap(torch.optim.AdamW.step))
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        return self.taken(self, closure)
-
-
-def optimizer(model: nn.Module, s: TrainSettings) -> AdamW:
-    """Return AdamW (arXiv 1711.05101); matrices decay, norms and biases do not."""
-    decays = [p for p in model.parameters() if p.ndim >= 2]
-    stays = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": decays, "weight_decay": s.weight_decay}, {"params": stays, "weight_decay": 0.0}]
-    return AdamW(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
+SHAPES: dict[str, Callable[[float, int, TrainSettings], float]] = {
+    "cosine": lambda part, step, s: 0.5 * (1 + math.cos(math.pi * part)),
+    "linear": lambda part, step, s: 1 - part,
+    "constant": lambda part, step, s: 1.0,
+    "wsd": lambda part, step, s: min(1.0, (s.steps - step) / (s.steps - s.stable)),  # warm-up, stable, decay: arXiv 2404.06395
+}
+"""From 1 to 0 over the steps after the warm-up. part: the share of them that is over."""
 
 
 def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
@@ -155,7 +140,10 @@ class Differentiated(NamedTuple):
 
 
 class TrainingRun:
-    """A training run in its own folder: log.jsonl with a line a step, saves/. held_out: its loss is logged too."""
+    """A training run in its own folder: log.jsonl with a line a step, saves/. Parameters that take no gradient stay as they are.
+
+    held_out: its loss is logged too.  origin: what the numbers depend on because of where the model is from.
+    """
 
     def __init__(
         self,
@@ -165,13 +153,14 @@ class TrainingRun:
         s: TrainSettings,
         folder: Path,
         held_out: HeldOut | None = None,
+        origin: Mapping[str, Any] = NEW,
     ) -> None:
         check(objective, documents, model.config.vocab, model.config.positions)
         self.held_out = held_out
         self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
-        self.balance = Balance(model, s.correction, s.auxiliary)
+        self.balance = balance_of(model, s)
         self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
-        self.identity = identity(model.config, objective, documents, s)
+        self.identity = {**identity(model.config, objective, documents, s), **origin}
 
     def train(
         self,
@@ -268,7 +257,7 @@ class TrainingRun:
         """Save everything that the next step depends on, with the log so far."""
         sync(self.folder / "log.jsonl")
         moments = moments_of(self)
-        weights = {path: t.detach() for path, t in targets(self.model).items()}
+        weights = {path: t.detach() for path, t in changing(self.model).items()}
         save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity}, self.s.keep)
 
     def resume(self, restart: bool = False, inexact: bool = False) -> list[str]:
@@ -301,9 +290,9 @@ class TrainingRun:
         weights, moments, state = read_state(folder)
         what = require(folder, state["identity"], self.identity, state["step"], inexact)
         with torch.no_grad():
-            for path, t in targets(self.model).items():
+            for path, t in changing(self.model).items():
                 t.copy_(weights[path])
-            for path, p in self.model.named_parameters():
+            for path, p in trained(self.model).items():
                 self.optimizer.state[p] = {k.split(":")[1]: v.clone() for k, v in moments.items() if k.split(":")[0] == path}
         self.step, self.tokens = state["step"], state["tokens"]
         return what
@@ -312,7 +301,23 @@ class TrainingRun:
 def moments_of(run: TrainingRun) -> dict[str, Tensor]:
     """Return the optimizer's numbers of each parameter, by its path and their name."""
     state = run.optimizer.state
-    return {f"{path}:{k}": v for path, p in run.model.named_parameters() for k, v in state[p].items()}
+    return {f"{path}:{k}": v for path, p in trained(run.model).items() for k, v in state[p].items()}
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that train, by path."""
+    return {path: p for path, p in model.named_parameters() if p.requires_grad}
+
+
+def changing(model: nn.Module) -> dict[str, Tensor]:
+    """Return what a step can change, by path: the parameters that train, and the buffers."""
+    return {path: t for path, t in targets(model).items() if not isinstance(t, nn.Parameter) or t.requires_grad}
+
+
+def balance_of(model: nn.Module, s: TrainSettings) -> Balance:
+    """Return the balancing of a model's routers; where they do not train, their corrections stay as well."""
+    frozen = not all(p.requires_grad for p in model.parameters())
+    return Balance(model, 0.0 if frozen else s.correction, s.auxiliary)
 
 
 def check(objective: Objective, documents: Sequence[Document], vocab: int, positions: int | None) -> None:
@@ -324,5 +329,5 @@ def check(objective: Objective, documents: Sequence[Document], vocab: int, posit
     for number, document in enumerate(documents):
         if not 1 <= (rows := objective.rows(document)) <= (positions or math.inf):
             raise TrainError("train.length", number=number, rows=rows, most=positions or "∞")
-        if wrong := [i for ids in document for i in ids if not 0 <= i < vocab]:
+        if wrong := [i for ids in document[:2] for i in ids if not 0 <= i < vocab]:
             raise TrainError("train.id", number=number, id=wrong[0], last=vocab - 1)

@@ -7,7 +7,7 @@ masked      The capital of France is [MASK]. | Paris                      each b
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,10 +32,15 @@ Data = Path | Invented | Texts
 
 
 class Document(NamedTuple):
-    """One example as ids: the model's input, and its target."""
+    """One example as ids: the model's input, and its target. learnt: of each id of the target, whether it carries loss; None for all."""
 
     given: list[int]
     target: list[int]
+    learnt: list[bool] | None = None
+
+    def losses(self) -> list[int]:
+        """Return the target's ids, IGNORED where they carry no loss."""
+        return self.target if self.learnt is None else [i if own else IGNORED for i, own in zip(self.target, self.learnt, strict=True)]
 
 
 class Batch(NamedTuple):
@@ -122,22 +127,25 @@ class Causal(Objective):
         return len(document.given) + len(document.target) - 1
 
     def batch(self, documents: Sequence[Document]) -> Batch:
-        rows = stacked([[*d.given, *d.target] for d in documents])
-        given = torch.tensor([len(d.given) for d in documents])
-        inputs, targets = rows[:, :-1].clamp(min=0), rows[:, 1:]
-        targets = targets.masked_fill(torch.arange(1, rows.shape[1]) < given[:, None], IGNORED)
-        return Batch((inputs, self.step(inputs, given)), targets)
+        inputs = stacked([[*d.given, *d.target] for d in documents])[:, :-1].clamp(min=0)
+        targets = stacked([[IGNORED] * len(d.given) + d.losses() for d in documents])[:, 1:]
+        return Batch((inputs, self.step(inputs, torch.tensor([len(d.given) for d in documents]))), targets)
 
     def step(self, tokens: Tensor, given: Tensor) -> Step:
         """Return the step of tokens [B T] whose first given [B] are the prompt."""
         return Step.plain(tokens)
 
     def complete(self, model: nn.Module) -> Complete:
+        return greedy(self.next_logits(model), self.tokenizer, self.longest, last=self.last)
+
+    def next_logits(self, model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the function of prompts [B S] and what was written after them [B T] that gives the next token's logits [B V]."""
+
         def logits(prompt: Tensor, written: Tensor) -> Tensor:
             tokens = torch.cat([prompt, written], 1)
             return last_logits(model, (tokens,), self.step(tokens, torch.full(tokens.shape[:1], prompt.shape[1])))
 
-        return greedy(logits, self.tokenizer, self.longest, last=self.last)
+        return logits
 
 
 class Prefix(Causal):

@@ -12,29 +12,33 @@ from typing import Any
 
 import torch
 
-from pellucid.checkpoint.disk import reason
+from pellucid.checkpoint.adapter import Adapter, save_adapter
+from pellucid.checkpoint.disk import read_whole, reason, replacing
 from pellucid.checkpoint.fill import unfill
 from pellucid.checkpoint.folder import save_folder
 from pellucid.errors import CheckpointError, StoppedError, TrainError
-from pellucid.families import understand
 from pellucid.families.family import Family
-from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
+from pellucid.messages import say
+from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, cast
+from pellucid.tokenizer.chat_template import TEMPLATE_BYTES, TEMPLATE_FILE
 from pellucid.training import corpus, invented
 from pellucid.training.card import card
-from pellucid.training.loop import HeldOut, TrainingRun, initialise
-from pellucid.training.objectives import OBJECTIVES, Document, Objective, number
+from pellucid.training.loop import HeldOut, TrainingRun
+from pellucid.training.objectives import OBJECTIVES, Document, Objective
 from pellucid.training.quiz import quiz
 from pellucid.training.recipe import Recipe, read_recipe
 from pellucid.training.run_folder import write_run
 from pellucid.training.saves import states
-from pellucid.training.shards import open_shards, size_of
+from pellucid.training.shards import open_shards
+from pellucid.training.start import Start, base_folder, fresh, numbered, origin
 from pellucid.training.text_card import score_of_texts, text_card
-from pellucid.training.text_objective import CausalText
+from pellucid.training.text_objective import CausalText, TaughtText, of_shards
 from pellucid.training.text_rows import TrainingRows
 from pellucid.training.texts import Texts
 from pellucid.training.watched import StepRecorder
 
 LOCK, DATA = "lock", "data"
+FEW = 64  # documents that are looked at for a stop
 Progress = Callable[[dict[str, Any]], None]
 
 
@@ -48,7 +52,7 @@ def run_recipe(
     inexact: bool = False,
     on: Progress = lambda entry: None,
 ) -> Path:
-    """Train by a recipe, and return the folder of the finished model, `out`/model.
+    """Train by a recipe, and return the folder of the finished model, `out`/model, or of the adapter, `out`/adapter.
 
     out: the run's folder, by default runs/<name>.  resume: resume from its newest saved state.  progress: called with what is shown.
     restart: resume, but start at step 1 if no saved state verifies.  inexact: resume a state of another machine too.
@@ -70,11 +74,14 @@ def run_recipe(
         torch.set_num_threads(threads)
     with stopping() as stop, alone(folder):
         objective = prepare(recipe, folder)
-        family, hf, model = fresh(recipe, objective)
+        start = fresh(recipe, objective)
         documents, out_of_training = examples(recipe, objective)
-        run = TrainingRun(model, objective, documents, recipe.train, folder, held_out(recipe, objective, out_of_training))
+        kept = held_out(recipe, objective, out_of_training)
+        run = TrainingRun(start.model, objective, documents, recipe.train, folder, kept, origin(recipe, start))
         if isinstance(documents, TrainingRows):
             progress(documents.figures())
+        if isinstance(objective, TaughtText) and (endless := unstopped(start, documents)):
+            progress({"warning": endless})
         for warning in run.resume(restart, inexact) if resume else ():
             progress({"warning": warning})
         with stop.at_a_step():
@@ -83,7 +90,7 @@ def run_recipe(
             run.train(progress, lambda: stop.received, on, None if recorder is None else recorder.take)
         try:
             if not stop.received:
-                return finish(recipe, folder / "model", family, hf, model, objective, progress)
+                return finish(recipe, folder / ("model" if start.adapter is None else "adapter"), start, objective, progress)
         except KeyboardInterrupt:
             pass  # the state of the last step is saved, and a run that goes on from it finishes
         raise StoppedError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)
@@ -107,11 +114,19 @@ def prepare_data(path: Path, out: Path | None) -> Path:
 def prepare(recipe: Recipe, folder: Path, remake: bool = False) -> Objective:
     """Return the recipe's objective with its tokenizer, and of texts with the shards in the run's folder. remake: damaged ones too."""
     if isinstance(recipe.data, Texts):
-        shards = open_shards(recipe.data, recipe.tokenizer, folder / DATA, bool(states(folder / "saves")), remake)
-        return CausalText(shards.tokenizer, shards, recipe.data)
+        shards = open_shards(recipe.data, tokenizer_table(recipe), folder / DATA, bool(states(folder / "saves")), remake)
+        return of_shards(shards, recipe.data)
     kind = OBJECTIVES[recipe.objective]
     pieces = invented.word_pieces(recipe.data) if isinstance(recipe.data, invented.Invented) else corpus.pieces(recipe.data)
     return kind(corpus.train_tokenizer(pieces, recipe.tokenizer["size"], kind.special))
+
+
+def tokenizer_table(recipe: Recipe) -> dict[str, Any]:
+    """Return the [tokenizer] table; where the recipe starts from a folder, its tokenizer and chat template, or the recipe's template."""
+    if recipe.base is None:
+        return recipe.tokenizer
+    table = {"from": str(base_folder(recipe).resolve())}
+    return table if recipe.base.template is None else table | {"template": recipe.base.template}
 
 
 def examples(recipe: Recipe, objective: Objective) -> tuple[Sequence[Document], Sequence[Document]]:
@@ -122,15 +137,12 @@ def examples(recipe: Recipe, objective: Objective) -> tuple[Sequence[Document], 
     return objective.documents(recipe.data, recipe.train.seed), out
 
 
-def fresh(recipe: Recipe, objective: Objective) -> tuple[Family, dict[str, Any], Decoder | EncoderDecoder]:
-    """Return a new model of the recipe's configuration with its first weights, in float32."""
-    hf = {**recipe.model, "vocab_size": size_of(objective.tokenizer), **numbered(objective)}
-    family, cfg = understand(hf, str(recipe.path))
-    model = build(cfg)
-    if type(model) is not objective.kind:
-        raise TrainError("train.kind", path=recipe.path, found=hf.get("model_type"), objective=recipe.objective)
-    initialise(model, len(cfg.layers), recipe.train.spread, recipe.train.seed)
-    return family, hf, model
+def unstopped(start: Start, documents: Sequence[Document]) -> str | None:
+    """Return a warning if what is learnt of the first documents has no token that ends the model's texts; None if it has."""
+    given = None if start.folder is None else start.folder.generation_config.get("eos_token_id")
+    stops = [given] if isinstance(given, int) else list(given or start.model.config.stops)
+    learnt = {i for document in documents[:FEW] for i in document.losses()}
+    return None if learnt.intersection(stops) else say("data.unstopped", stops=", ".join(map(str, stops)) or "-")
 
 
 def held_out(recipe: Recipe, objective: Objective, documents: Sequence[Document]) -> HeldOut | None:
@@ -140,39 +152,58 @@ def held_out(recipe: Recipe, objective: Objective, documents: Sequence[Document]
     return HeldOut(objective, list(documents), recipe.evaluate.every, recipe.train.batch)
 
 
-def numbered(objective: Objective) -> dict[str, int]:
-    """Return the ids of an objective's tokens, as config.json and generation_config.json name them."""
-    return {f"{role}_token_id": number(objective.tokenizer, token) for role, token in objective.ids.items()}
-
-
-def finish(
-    recipe: Recipe,
-    folder: Path,
-    family: Family,
-    hf: dict[str, Any],
-    model: Decoder | EncoderDecoder,
-    objective: Objective,
-    progress: Progress,
-) -> Path:
-    """Round the model to bfloat16, measure what is saved, and write the folder with its card."""
+def finish(recipe: Recipe, folder: Path, start: Start, objective: Objective, progress: Progress) -> Path:
+    """Measure what is saved, and write the folder of the model with its card, or of the adapter."""
+    if start.adapter is not None:
+        return finish_adapter(recipe, folder, start, start.adapter, objective, progress)
+    model, family = start.model, start.family
     cast(model.eval(), torch.bfloat16)
     cast(model, torch.float32)
     about_it = described(recipe, family, model, objective, progress)
     cast(model, torch.bfloat16)
     tensors = {name: t.clone() for name, t in unfill(model, family.rules_for(model.config))}
-    config = {"architectures": [family.architecture], **hf, "dtype": "bfloat16"}
-    named = {f"{role}_token": token for role, token in objective.names.items()}
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.positions or model.config.context, **named}
-    copies = {
-        "tokenizer.json": objective.tokenizer.to_str(pretty=True).encode(),
-        "tokenizer_config.json": (json.dumps(about, indent=2) + "\n").encode(),
-        "README.md": about_it.encode(),
-    }
+    config = {"architectures": [family.architecture], **start.hf, "dtype": "bfloat16"}
+    if start.folder is None:
+        generation, copies = None if isinstance(model, Encoder) else numbered(objective), own_files(model, objective)
+    else:
+        with start.folder.carried() as contents:
+            generation, copies = start.folder.generation_config, dict(contents)
+    copies |= template_of(recipe) | {"README.md": about_it.encode()}
     try:
-        save_folder(folder, config, tensors, None if isinstance(model, Encoder) else numbered(objective), copies, overwrite=True)
+        save_folder(folder, config, tensors, generation, copies, overwrite=True)
     except CheckpointError as fault:
         raise TrainError("train.folder", folder=folder, reason=fault) from None
     return folder
+
+
+def finish_adapter(recipe: Recipe, folder: Path, start: Start, adapter: Adapter, objective: Objective, progress: Progress) -> Path:
+    """Measure the model with its adapter, and write the adapter's folder in PEFT's format, with its card and the recipe's template."""
+    about_it = described(recipe, start.family, start.model.eval(), objective, progress)
+    try:
+        save_adapter(folder, start.model, adapter, overwrite=True)
+        for name, content in (template_of(recipe) | {"README.md": about_it.encode()}).items():
+            with replacing(folder / name) as part:
+                part.write_bytes(content)
+    except (CheckpointError, OSError) as fault:
+        raise TrainError("train.folder", folder=folder, reason=fault) from None
+    return folder
+
+
+def own_files(model: Decoder | EncoderDecoder, objective: Objective) -> dict[str, bytes]:
+    """Return the files of a new model's tokenizer by name."""
+    named = {f"{role}_token": token for role, token in objective.names.items()}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.positions or model.config.context, **named}
+    return {
+        "tokenizer.json": objective.tokenizer.to_str(pretty=True).encode(),
+        "tokenizer_config.json": (json.dumps(about, indent=2) + "\n").encode(),
+    }
+
+
+def template_of(recipe: Recipe) -> dict[str, bytes]:
+    """Return the recipe's chat template under the name that a folder has it by; {} if it has none of its own."""
+    if recipe.base is None or recipe.base.template is None:
+        return {}
+    return {TEMPLATE_FILE: read_whole(recipe.root / recipe.base.template, TEMPLATE_BYTES, TrainError)}
 
 
 def described(recipe: Recipe, family: Family, model: Decoder | EncoderDecoder, objective: Objective, progress: Progress) -> str:

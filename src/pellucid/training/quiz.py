@@ -122,19 +122,26 @@ def greedy(
 
     def complete(prompts: list[str]) -> list[str]:
         encoded: list[list[int]] = [encoding.ids for encoding in tokenizer.encode_batch(prompts)]
-        written = [""] * len(prompts)
-        with torch.no_grad():
-            for chunk in by_length(encoded, batch):
-                given = torch.tensor([encoded[i] for i in chunk])
-                ids, done = given[:, :0], torch.zeros(len(chunk), dtype=torch.bool)
-                while not done.all() and ids.shape[1] < most:
-                    new = logits(given, ids).argmax(-1)
-                    ids, done = torch.cat([ids, new[:, None]], 1), done | (new == end)
-                for i, row in zip(chunk, ids.tolist(), strict=True):
-                    written[i] = tokenizer.decode(row[: row.index(end)] if end in row else row)
-        return written
+        return [tokenizer.decode(row) for row in continued(logits, encoded, end, most, batch)]
 
     return complete
+
+
+@torch.no_grad()
+def continued(
+    logits: Callable[[Tensor, Tensor], Tensor], prompts: Sequence[list[int]], end: int | None, most: int = 16, batch: int = 512
+) -> list[list[int]]:
+    """Return the likeliest ids after each prompt, `most` or those up to the id `end`, which is left out. logits: as in `greedy`."""
+    written = list[list[int]]([] for _ in prompts)
+    for chunk in by_length(prompts, batch):
+        given = torch.tensor([prompts[i] for i in chunk])
+        ids, done = given[:, :0], torch.zeros(len(chunk), dtype=torch.bool)
+        while not done.all() and ids.shape[1] < most:
+            new = logits(given, ids).argmax(-1)
+            ids, done = torch.cat([ids, new[:, None]], 1), done | (new == end)
+        for i, row in zip(chunk, ids.tolist(), strict=True):
+            written[i] = row[: row.index(end)] if end in row else row
+    return written
 
 
 def by_length(rows: Sequence[Sequence[int]], batch: int) -> Iterator[list[int]]:

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from pellucid.checkpoint.disk import read_whole
 from pellucid.errors import TrainError
+from pellucid.ops.blocks import BITS
+from pellucid.training.chats import Chats
 from pellucid.training.corpus import corpora
 from pellucid.training.invented import WORDS, Invented, most_facts
 from pellucid.training.objectives import OBJECTIVES, Data
@@ -16,18 +18,27 @@ from pellucid.training.texts import Texts
 RECIPE_BYTES = 1_000_000
 NUMBERS = {"texts": 1, "facts": 2, "copies": 0, "length": 2}
 """The least of each number that a corpus of invented facts needs in [data]."""
+BASE = ("from", "quant", "template")
+"""Fields of [model] where it starts from a folder."""
+CHAT = "chat"
+"""The objective of chats, beside those of `objectives.OBJECTIVES`."""
 CHOICES = {"pack": ("documents", "stream", "none"), "long": ("split", "drop", "cut", "refuse")}
+CHAT_CHOICES = {"pack": ("documents", "none"), "long": ("refuse", "drop", "cut")}
 LONGEST_ROW = 1 << 20
-TABLES = {"name": str, "model": dict, "tokenizer": dict, "data": dict, "train": dict, "eval": dict, "watch": dict}
-OPTIONAL = {"eval", "watch"}
+TABLES = {"name": str, "model": dict, "adapter": dict, "tokenizer": dict, "data": dict, "train": dict, "eval": dict, "watch": dict}
+OPTIONAL = {"adapter", "eval", "watch"}
+SCALES = ("alpha/r", "alpha/√r")
 FROM_ZERO = {"seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
-BELOW_ONE = {"beta1", "beta2", "smoothing"}
+BELOW_ONE = {"beta1", "beta2", "momentum", "smoothing"}
+OPTIMIZERS, SCHEDULES = ("adamw", "muon"), ("cosine", "linear", "constant", "wsd")
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """The [train] table of a recipe: AdamW with a warm-up and a cosine down to `floor` of the learning rate.
+    """The [train] table of a recipe: a warm-up, then a learning rate by the schedule, down to `floor` of the full one.
 
+    optimizer: "adamw", or "muon" for the matrices of layers, with this `momentum`, and AdamW for the rest.
+    schedule: "cosine" over all steps; "linear"; "constant"; or "wsd", full until the last share `cooldown` of the steps, and linear there.
     batch: documents a step.  micro: documents of one forward, whose gradients are added up; None for all.  pool: batches that are filled
     from one pool sorted by length, so that little is padded.
     """
@@ -37,6 +48,10 @@ class TrainSettings:
     batch: int
     learning_rate: float
     warmup: int = 100
+    optimizer: str = "adamw"
+    momentum: float = 0.95  # of Muon
+    schedule: str = "cosine"
+    cooldown: float = 0.2
     floor: float = 0.1
     weight_decay: float = 0.1
     beta1: float = 0.9
@@ -51,6 +66,11 @@ class TrainSettings:
     save_every: int = 1000
     keep: int | None = 2  # of the newest states; None, "all" in a recipe, keeps every one
     log_every: int = 50
+
+    @property
+    def stable(self) -> int:
+        """Return the number of steps before the cooldown of "wsd": any state up to there can be cooled down, after more steps or fewer."""
+        return min(self.steps - 1, self.steps - round(self.cooldown * self.steps))
 
 
 @dataclass(frozen=True)
@@ -75,6 +95,32 @@ class WatchSettings:
     prompts: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class BaseSettings:
+    """The [model] table of a recipe that starts from a folder. name: the folder, a specimen or a hub id.
+
+    quant: the blocks that its matrices are held in.  template: a file with a chat template, in place of the folder's own.
+    """
+
+    name: str
+    quant: str | None = None
+    template: str | None = None
+
+
+@dataclass(frozen=True)
+class AdapterSettings:
+    """The [adapter] table of a recipe. targets: paths of matrices, with `*`.  alpha: of the scale, by default twice the rank.
+
+    scale: "alpha/r", or "alpha/√r" (arXiv 2312.03732).
+    """
+
+    rank: int
+    alpha: float | None = None
+    targets: tuple[str, ...] = ("layers.*.attn.[qkvo]",)
+    name: str = "default"
+    scale: str = SCALES[0]
+
+
 Table = TypeVar("Table", TrainSettings, EvalSettings)
 
 
@@ -82,7 +128,8 @@ Table = TypeVar("Table", TrainSettings, EvalSettings)
 class Recipe:
     """A recipe. model: fields of a Hugging Face config.json.  data, tokenizer: of the corpus, or of texts.
 
-    objective: what is trained, one of `objectives.OBJECTIVES`.  root: the folder that its files are relative to.
+    objective: what is trained, one of `objectives.OBJECTIVES` or "chat".  root: the folder that its files are relative to.
+    base: the folder that it starts from, None for new weights.  adapter: what alone trains then, None for every weight.
     """
 
     path: Path
@@ -95,6 +142,8 @@ class Recipe:
     train: TrainSettings
     evaluate: EvalSettings | None = None
     watch: WatchSettings | None = None
+    base: BaseSettings | None = None
+    adapter: AdapterSettings | None = None
 
 
 def read_recipe(path: Path, root: Path | None = None) -> Recipe:
@@ -109,20 +158,67 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise TrainError("recipe.toml", path=path, reason=fault) from None
     known(path, "", tables, {"objective", *TABLES})
+    base = base_settings(path, tables)
+    if base is not None:
+        tables = {**tables, "tokenizer": {"from": base.name}}
     for field, kind in TABLES.items():
         if (field in tables or field not in OPTIONAL) and not isinstance(tables.get(field), kind):
             raise TrainError("recipe.field", path=path, field=field, found=repr(tables.get(field)), allowed=kind.__name__)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", tables["name"]):  # it names the run's folder
         raise TrainError("recipe.field", path=path, field="name", found=repr(tables["name"]), allowed="A-Z a-z 0-9 . _ -")
     objective = tables.get("objective", "causal")
-    if not isinstance(objective, str) or objective not in OBJECTIVES:
-        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(OBJECTIVES))
+    if not isinstance(objective, str) or objective not in (*OBJECTIVES, CHAT):
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join((*OBJECTIVES, CHAT)))
+    if objective == CHAT and base is None:
+        raise TrainError("recipe.field", path=path, field="model.from", found="-", allowed="str")
+    if base is not None and "files" not in tables["data"]:
+        raise TrainError("recipe.field", path=path, field="data.files", found="-", allowed='["text/*.txt", ...]')
     data = data_of(path, root, tables["data"], objective)
     check_tokenizer(path, tables["tokenizer"], isinstance(data, Texts))
     train = train_settings(path, tables["train"])
     evaluate = settings(path, "eval", EvalSettings, tables["eval"]) if "eval" in tables else None
     watch = watch_settings(path, tables["watch"]) if "watch" in tables else None
-    return Recipe(path, root, tables["name"], tables["model"], tables["tokenizer"], data, objective, train, evaluate, watch)
+    adapter = adapter_settings(path, tables["adapter"], base) if "adapter" in tables else None
+    if base is not None and base.quant is not None and adapter is None:
+        raise TrainError("recipe.quant", path=path)
+    name, model, tokenizer = (tables[field] for field in ("name", "model", "tokenizer"))
+    return Recipe(path, root, name, model, tokenizer, data, objective, train, evaluate, watch, base, adapter)
+
+
+def base_settings(path: Path, tables: dict[str, Any]) -> BaseSettings | None:
+    """Return what [model] says of the folder to start from, checked; None if it has no `from`."""
+    given = tables.get("model")
+    if not isinstance(given, dict) or "from" not in given:
+        return None
+    if others := sorted(given.keys() - set(BASE)):
+        raise TrainError("recipe.two", path=path, first="from", second=others[0])
+    if "tokenizer" in tables:
+        raise TrainError("recipe.one", path=path, fields="model.from, tokenizer")
+    for field, value in given.items():
+        if not isinstance(value, str) or not value or (field == "quant" and value not in BITS):
+            allowed = ", ".join(BITS) if field == "quant" else "str"
+            raise TrainError("recipe.field", path=path, field=f"model.{field}", found=repr(value), allowed=allowed)
+    return BaseSettings(given["from"], given.get("quant"), given.get("template"))
+
+
+def adapter_settings(path: Path, given: dict[str, Any], base: BaseSettings | None) -> AdapterSettings:
+    """Return the [adapter] table, checked. A TrainError if the recipe starts from no folder."""
+    if base is None:
+        raise TrainError("recipe.field", path=path, field="model.from", found="-", allowed="str")
+    known(path, "adapter.", given, {f.name for f in fields(AdapterSettings)})
+    rank, alpha, targets = given.get("rank"), given.get("alpha", 1), given.get("targets", ["*"])
+    right = {
+        "rank": (type(rank) is int and 1 <= rank <= 1 << 16, "int > 0"),
+        "alpha": (type(alpha) in (int, float) and 0 < alpha < 2.0**31, "number > 0"),
+        "targets": (isinstance(targets, list) and targets and all(isinstance(t, str) and t for t in targets), '["layers.*.attn.q", ...]'),
+        "name": (isinstance(name := given.get("name", "default"), str) and re.fullmatch(r"[\w-]+", name), "A-Z a-z 0-9 _ -"),
+        "scale": (given.get("scale", SCALES[0]) in SCALES, ", ".join(SCALES)),
+    }
+    for field, (sound, allowed) in right.items():
+        if not sound:
+            raise TrainError("recipe.field", path=path, field=f"adapter.{field}", found=repr(given.get(field)), allowed=allowed)
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return AdapterSettings(**values)
 
 
 def check_tokenizer(path: Path, given: dict[str, Any], of_texts: bool) -> None:
@@ -142,20 +238,24 @@ def check_tokenizer(path: Path, given: dict[str, Any], of_texts: bool) -> None:
 def texts_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Texts:
     """Return the [data] table of a recipe of texts, checked. Its files are looked for when the data is prepared."""
     known(path, "data.", given, {f.name for f in fields(Texts)} - {"root"})
-    if objective != "causal":
-        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed="causal")
+    if objective not in ("causal", CHAT):
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed="causal, chat")
+    choices = CHAT_CHOICES if objective == CHAT else CHOICES
+    kind, field = Chats if objective == CHAT else Texts, given.get("field", "text")
+    two = isinstance(field, list) and len(field) == 2 and all(isinstance(name, str) and name for name in field)
     files = given["files"]
     right = {
         "files": (isinstance(files, list) and files and all(isinstance(file, str) and file for file in files), '["text/*.txt", ...]'),
-        "field": (isinstance(given.get("field", "text"), str), "str"),
+        "field": (isinstance(field, str) or (objective == CHAT and two), 'str, ["prompt", "completion"]' if objective == CHAT else "str"),
         "length": (type(length := given.get("length", 2)) is int and 2 <= length <= LONGEST_ROW, f"int 2 … {LONGEST_ROW}"),
         "held_out": (type(share := given.get("held_out", 0)) in (int, float) and 0 <= share <= 0.5, "number 0 … 0.5"),
-        **{field: (field not in given or given[field] in choices, ", ".join(choices)) for field, choices in CHOICES.items()},
+        **{field: (field not in given or given[field] in allowed, ", ".join(allowed)) for field, allowed in choices.items()},
     }
     for field, (sound, allowed) in right.items():
         if not sound:
             raise TrainError("recipe.field", path=path, field=f"data.{field}", found=repr(given[field]), allowed=allowed)
-    return Texts(root, **{**given, "files": tuple(files)})
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return kind(root, **values)
 
 
 def data_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Data:
@@ -194,7 +294,7 @@ def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -
     for field in fields(kind):
         name, is_int = field.name, field.type is not float
         value = given.get(name, field.default)
-        if value is None:
+        if value is None or field.type is str:  # a choice, checked where its table is
             continue
         about = "int" if is_int else "number"
         if value is MISSING:
@@ -231,7 +331,16 @@ def train_settings(path: Path, given: dict[str, Any]) -> TrainSettings:
         raise TrainError("recipe.field", path=path, field="train.keep", found=repr(given["keep"]), allowed='int > 0, "all"')
     if given.get("keep") == "all":
         given = given | {"keep": None}
+    for field, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+        if (choice := given.get(field, choices[0])) not in choices:
+            raise TrainError("recipe.field", path=path, field=f"train.{field}", found=repr(choice), allowed=", ".join(choices))
+    if "momentum" in given and given.get("optimizer") != "muon":
+        raise TrainError("recipe.field", path=path, field="train.optimizer", found=repr(given.get("optimizer", "adamw")), allowed="muon")
+    if "cooldown" in given and given.get("schedule") != "wsd":
+        raise TrainError("recipe.field", path=path, field="train.schedule", found=repr(given.get("schedule", "cosine")), allowed="wsd")
     s = settings(path, "train", TrainSettings, given)
+    if s.cooldown > 1:
+        raise TrainError("recipe.field", path=path, field="train.cooldown", found=s.cooldown, allowed="number > 0 … 1")
     if s.micro is not None and s.batch % s.micro:
         raise TrainError(
             "recipe.field", path=path, field="train.micro", found=s.micro, allowed=f"train.batch = {s.batch} = n × train.micro"

@@ -24,15 +24,17 @@ from pellucid.messages import say
 from pellucid.nn.transformer import Decoder
 from pellucid.training.balance import Balance
 from pellucid.training.identity import require
-from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, feed, losses, moments_of
+from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, balance_of, changing, feed, losses, moments_of
 from pellucid.training.objectives import OBJECTIVES, Masked, Objective
-from pellucid.training.pipeline import DATA, examples, fresh
+from pellucid.training.pipeline import DATA, examples
 from pellucid.training.recipe import Recipe, read_recipe
 from pellucid.training.recorded_step import RecordedStep, record_step
 from pellucid.training.run_folder import RECIPE, RUN, TOKENIZER, RunFile, read_run
 from pellucid.training.saves import check_state, read_state, states
 from pellucid.training.shards import load_tokenizer, read_index, read_shards
-from pellucid.training.text_objective import CausalText
+from pellucid.training.start import Start, fresh
+from pellucid.training.start import origin as origin_of
+from pellucid.training.text_objective import of_shards
 from pellucid.training.text_rows import TrainingRows
 from pellucid.training.texts import Texts
 from pellucid.training.watched import WatchedSteps
@@ -80,16 +82,23 @@ class Replay:
         recipe = self.recipe
         if isinstance(recipe.data, Texts):
             shards = read_shards(self.folder / DATA, read_index(self.folder / DATA))
-            return CausalText(shards.tokenizer, shards, recipe.data)
+            return of_shards(shards, recipe.data)
         return OBJECTIVES[recipe.objective](load_tokenizer(self.folder / TOKENIZER))
+
+    @cached_property
+    def beginning(self) -> Start:
+        """The model before its first step, and what of it trains; `built` trains this very module."""
+        return fresh(self.recipe, self.objective)
 
     @cached_property
     def built(self) -> tuple[TrainingRun, Family, dict[str, Any]]:
         """The training at its first step, with the model's family and the fields of its config.json."""
         recipe = self.recipe
-        family, hf, model = fresh(recipe, self.objective)
+        start = self.beginning
+        family, hf, model = start.family, start.hf, start.model
+        documents, origin = examples(recipe, self.objective)[0], origin_of(recipe, start)
         with self.threads():
-            run = TrainingRun(model.train(), self.objective, examples(recipe, self.objective)[0], recipe.train, self.folder)
+            run = TrainingRun(model.train(), self.objective, documents, recipe.train, self.folder, origin=origin)
         if what := require(self.folder / RUN, self.about.identity, run.identity, 0, inexact=True):
             raise TrainError("replay.machine", folder=self.folder, what=what)
         return run, family, hf
@@ -160,7 +169,7 @@ class Replay:
         """Return the text of a training document; a source and its target with an arrow between."""
         objective = self.objective
         kept = isinstance(objective, Masked)  # whose blanks are tokens of the vocabulary
-        parts = [objective.tokenizer.decode(ids, skip_special_tokens=not kept) for ids in self.built[0].documents[number] if ids]
+        parts = [objective.tokenizer.decode(ids, skip_special_tokens=not kept) for ids in self.built[0].documents[number][:2] if ids]
         return (" → " if objective.kind is not Decoder else "").join(parts)
 
     def source(self, number: int) -> str:
@@ -201,13 +210,13 @@ class Replay:
             check_state(path)
             run.load(path, inexact=True)
         else:
-            first = targets(fresh(self.recipe, self.objective)[2])
+            first = changing(fresh(self.recipe, self.objective).model)
             with torch.no_grad():
-                for name, t in targets(run.model).items():
+                for name, t in changing(run.model).items():
                     t.copy_(first[name])
             run.optimizer.state.clear()
             run.step = run.tokens = 0
-        run.balance = Balance(run.model, run.s.correction, run.s.auxiliary)
+        run.balance = balance_of(run.model, run.s)
         self.sound = True
 
     @contextmanager

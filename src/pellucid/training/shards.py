@@ -2,9 +2,10 @@
 
     run/data/tokenizer.json  00000.safetensors  00001.safetensors ...  index.json
 
-A shard has `tokens`, U16 up to 65,536 ids and else I32, and `starts`, I64: where each of its documents begins, and its end. The index is
-written last; it has the SHA-256 of every source, of the tokenizer and of every shard. Each file is written under another name, synced
-and renamed, so that a kill at any moment leaves shards that are made again, and never ones that are read half.
+A shard has `tokens`, U16 up to 65,536 ids and else I32, and `starts`, I64: where each of its documents begins, and its end. One of chats
+has also `learnt`, U8, 1 for each token that carries loss, and `lines`, I64, the line of each document in its file. The index is written
+last; it has the SHA-256 of every source, of the tokenizer and of every shard. Each file is written under another name, synced and renamed,
+so that a kill at any moment leaves shards that are made again, and never ones that are read half.
 """
 
 import hashlib
@@ -22,9 +23,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from pellucid.checkpoint.disk import inside, read_text, reason, replacing
+from pellucid.checkpoint.folder import TOKENIZER_FILES
 from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
 from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
 from pellucid.errors import PellucidError, TrainError
+from pellucid.tokenizer.chat_template import DEFAULT, TEMPLATE_BYTES, Template
+from pellucid.tokenizer.tokenizer import Tokenizer as ChatTokenizer
+from pellucid.tokenizer.tokenizer import load_tokenizer as load_chat_tokenizer
+from pellucid.training.chats import Chats, TaughtDocument, taught_documents
 from pellucid.training.corpus import END_OF_TEXT, train_tokenizer
 from pellucid.training.objectives import number
 from pellucid.training.saves import digest
@@ -40,13 +46,18 @@ INDEX, TOKENIZER, SETTINGS = "index.json", "tokenizer.json", "tokenizer_config.j
 
 @dataclass(frozen=True)
 class Shards:
-    """The tokens of all documents, end to end. starts: where each begins, and the end of the last.  index: the content of index.json."""
+    """The tokens of all documents, end to end. starts: where each begins, and the end of the last.  index: the content of index.json.
+
+    learnt: 1 for each token that carries loss, None where all do.  lines: of each document in its file, None where they are texts.
+    """
 
     tokenizer: Tokenizer
     end: str
     tokens: Tensor
     starts: Tensor
     index: Mapping[str, Any]
+    learnt: Tensor | None = None
+    lines: Tensor | None = None
 
 
 def open_shards(data: Texts, tokenizer: Mapping[str, Any], folder: Path, began: bool, remake: bool = False) -> Shards:
@@ -57,7 +68,7 @@ def open_shards(data: Texts, tokenizer: Mapping[str, Any], folder: Path, began: 
     """
     files = sources(data)
     hashes = {data.name(file): source_digest(file) for file in files}
-    wanted = {"schema": SCHEMA, "sources": hashes, "field": data.field, "tokenizer": setting(data, tokenizer)}
+    wanted = {"schema": SCHEMA, "sources": hashes, "field": field_of(data), "tokenizer": setting(data, tokenizer)}
     try:
         index = read_index(folder) if (folder / INDEX).exists() else None
         if index is not None and began:
@@ -81,9 +92,16 @@ def source_digest(file: Path) -> str:
 def setting(data: Texts, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the ids depend on: the size of a tokenizer to train and its sample, or the hashes of one that is taken."""
     if "from" in tokenizer:
-        files = (taken(data, tokenizer) / name for name in (TOKENIZER, SETTINGS))
-        return {file.name: digest(file) for file in files if file.is_file()}
+        names = TOKENIZER_FILES if isinstance(data, Chats) else (TOKENIZER, SETTINGS)
+        files = [taken(data, tokenizer) / name for name in names]
+        files += [data.root / tokenizer["template"]] if "template" in tokenizer else []
+        return {file.name: source_digest(file) for file in files if file.is_file()}
     return {"size": tokenizer["size"], "sample_bytes": tokenizer.get("sample_bytes", SAMPLE_BYTES)}
+
+
+def field_of(data: Texts) -> str | list[str]:
+    """Return the field of a JSON line, or the two of a pair, as the index has it."""
+    return data.field if isinstance(data.field, str) else list(data.field)
 
 
 def taken(data: Texts, tokenizer: Mapping[str, Any]) -> Path:
@@ -131,9 +149,13 @@ def make_shards(data: Texts, table: Mapping[str, Any], folder: Path, files: list
         with replacing(folder / TOKENIZER, TrainError) as part:
             part.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         documents, shards = dict[str, int](), dict[str, list[Any]]()
-        for place, (tokens, starts) in enumerate(filled(encoded(data, files, tokenizer, end, documents), size_of(tokenizer))):
+        if isinstance(data, Chats):
+            made_documents = taught_documents(data, files, chat_tokenizer(data, table), number(tokenizer, end), documents)
+        else:
+            made_documents = encoded(data, files, tokenizer, end, documents)
+        for place, tensors in enumerate(filled(made_documents, size_of(tokenizer))):
             path = folder / f"{place:05d}.safetensors"
-            write(path, {"tokens": tokens, "starts": starts})
+            write(path, tensors)
             shards[path.name] = [digest(path), path.stat().st_size]
         for path in folder.glob("*.safetensors"):
             if path.name not in shards:
@@ -160,6 +182,19 @@ def tokenizer_of(data: Texts, table: Mapping[str, Any], files: list[Path]) -> tu
     return tokenizer, end
 
 
+def chat_tokenizer(data: Chats, table: Mapping[str, Any]) -> ChatTokenizer:
+    """Return the folder's tokenizer with its chat template, or with the recipe's. A TrainError if it has none and chats need one."""
+    folder = taken(data, table)
+    tokenizer = load_chat_tokenizer(folder)
+    assert tokenizer is not None
+    if "template" in table:
+        file = data.root / table["template"]
+        tokenizer.templates = {DEFAULT: Template(read_text(file, TEMPLATE_BYTES, TrainError), str(file))}
+    if isinstance(data.field, str) and not tokenizer.templates:
+        raise TrainError("data.untemplated", folder=folder)
+    return tokenizer
+
+
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read a tokenizer.json. A TrainError with the library's reason if it is none."""
     text = read_text(path, TABLE_BYTES, TrainError)
@@ -179,7 +214,7 @@ def sample(data: Texts, files: list[Path], most: int) -> Iterator[str]:
     total, read = sum(file.stat().st_size for file in files), 0
     share = most / max(total, 1)
     for file in files:
-        for text in read_documents(file, data.field):
+        for text in read_documents(file, str(data.field)):
             for start in range(0, len(text), SAMPLE_PIECE):
                 piece = text[start : start + SAMPLE_PIECE]
                 raw = piece.encode()
@@ -191,39 +226,43 @@ def sample(data: Texts, files: list[Path], most: int) -> Iterator[str]:
                 yield piece
 
 
-def encoded(data: Texts, files: list[Path], tokenizer: Tokenizer, end: str, counts: dict[str, int]) -> Iterator[list[int]]:
+def encoded(data: Texts, files: list[Path], tokenizer: Tokenizer, end: str, counts: dict[str, int]) -> Iterator[TaughtDocument]:
     """Yield the ids of each document, with the token that ends it; count the documents of each file into `counts`."""
     last = number(tokenizer, end)
     tokenizer.encode_special_tokens = True  # a text that spells <|endoftext|> is text
     for file in files:
-        texts, name = read_documents(file, data.field), data.name(file)
+        texts, name = read_documents(file, str(data.field)), data.name(file)
         while group := list(islice(texts, TOGETHER)):
             counts[name] = counts.get(name, 0) + len(group)
-            yield from ([*encoding.ids, last] for encoding in tokenizer.encode_batch(group, add_special_tokens=False))
+            yield from (TaughtDocument([*e.ids, last], [], 0) for e in tokenizer.encode_batch(group, add_special_tokens=False))
     tokenizer.encode_special_tokens = False
 
 
-def filled(documents: Iterator[list[int]], vocabulary: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield tokens and starts of each shard: documents until it has SHARD_TOKENS or more."""
+def filled(documents: Iterator[TaughtDocument], vocabulary: int) -> Iterator[dict[str, Tensor]]:
+    """Yield the tensors of each shard: documents until it has SHARD_TOKENS or more."""
     kind = np.uint16 if vocabulary <= 1 << 16 else np.int32
-    parts, starts = list[Any](), [0]
+    parts, learnt, starts, lines = list[Any](), list[Any](), [0], list[int]()
 
-    def shard() -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(np.concatenate(parts)), torch.tensor(starts)
+    def shard() -> dict[str, Tensor]:
+        out = {"tokens": torch.from_numpy(np.concatenate(parts)), "starts": torch.tensor(starts)}
+        return out | ({"learnt": torch.from_numpy(np.concatenate(learnt)), "lines": torch.tensor(lines)} if learnt else {})
 
-    for ids in documents:
-        parts.append(np.array(ids, dtype=kind))
-        starts.append(starts[-1] + len(ids))
+    for one in documents:
+        parts.append(np.array(one.ids, dtype=kind))
+        starts.append(starts[-1] + len(one.ids))
+        if one.learnt:
+            learnt.append(np.array(one.learnt, dtype=np.uint8))
+            lines.append(one.line)
         if starts[-1] >= SHARD_TOKENS:
             yield shard()
-            parts, starts = [], [0]
+            parts, learnt, starts, lines = [], [], [0], []
     if parts:
         yield shard()
 
 
 def read_shards(folder: Path, index: Mapping[str, Any]) -> Shards:
     """Return the tokens of all shards. A TrainError that names the first file that its index does not fit."""
-    tokens, starts, total = [], [torch.zeros(1, dtype=torch.int64)], 0
+    tokens, starts, total, learnt, lines = [], [torch.zeros(1, dtype=torch.int64)], 0, list[Tensor](), list[Tensor]()
     require(folder / TOKENIZER, index.get("tokenizer_hash"))
     for name, known in index["shards"].items():
         path = inside(folder, name, TrainError)
@@ -232,11 +271,15 @@ def read_shards(folder: Path, index: Mapping[str, Any]) -> Shards:
             entries = read_header(path)
             tokens.append(read_tensor(entries["tokens"]))
             starts.append(read_tensor(entries["starts"])[1:] + total)
+            if "learnt" in entries:
+                learnt.append(read_tensor(entries["learnt"]))
+                lines.append(read_tensor(entries["lines"]))
         except (PellucidError, KeyError):
             raise TrainError("data.damaged", path=path) from None
         total += len(tokens[-1])
     tokenizer = load_tokenizer(folder / TOKENIZER)
-    shards = Shards(tokenizer, index["end"], torch.cat(tokens), torch.cat(starts), index)
+    which = [torch.cat(parts) if parts else None for parts in (learnt, lines)]
+    shards = Shards(tokenizer, index["end"], torch.cat(tokens), torch.cat(starts), index, *which)
     check_ids(shards.tokens, shards.starts, size_of(tokenizer))
     return shards
 

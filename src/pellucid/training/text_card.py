@@ -10,9 +10,9 @@ from pellucid.families.family import Family
 from pellucid.messages import phrases
 from pellucid.tokenizer.pieces import writing
 from pellucid.training.loop import HeldOut
-from pellucid.training.objectives import Document
+from pellucid.training.objectives import IGNORED, Document
 from pellucid.training.recipe import Recipe
-from pellucid.training.text_objective import CausalText
+from pellucid.training.text_objective import CausalText, TaughtText
 
 SAMPLES = 3
 PROMPT = 6  # tokens
@@ -39,11 +39,15 @@ def score_of_texts(recipe: Recipe, model: nn.Module, objective: CausalText) -> T
     trained, out = objective.rows_of(recipe.train.seed)
     documents = list(out)
     sizes = byte_sizes(objective)
-    targets = [i for d in documents for i in d.target[1:]]
+    targets = [i for d in documents for i in d.losses()[1:] if i != IGNORED]
     loss = HeldOut(objective, documents, 1, recipe.train.batch).loss(model) if targets else None
     begun = documents or trained[:SAMPLES]
-    samples = tuple(sampled(objective, model, begun[:: -(-len(begun) // SAMPLES)]))
-    return TextScore(len(documents), len(targets), sum(sizes[i] for i in targets), loss, samples)
+    few = begun[:: -(-len(begun) // SAMPLES)]
+    if isinstance(objective, TaughtText):
+        samples = [objective.answered(model, d) for d in few]
+    else:
+        samples = sampled(objective, model, few)
+    return TextScore(len(documents), len(targets), sum(sizes[i] for i in targets), loss, tuple(samples))
 
 
 def byte_sizes(objective: CausalText) -> dict[int, int]:
@@ -65,9 +69,13 @@ def sampled(objective: CausalText, model: nn.Module, documents: list[Document]) 
 def text_card(recipe: Recipe, family: Family, model: nn.Module, objective: CausalText, score: TextScore) -> str:
     """Return the card as Markdown, in English and Chinese."""
     s, index, trained = recipe.train, objective.shards.index, objective.rows_of(recipe.train.seed)[0]
+    parameters = list(model.parameters())
     facts = {
         "family": family.name,
-        "parameters": f"{sum(p.numel() for p in model.parameters()):,}",
+        "parameters": f"{sum(p.numel() for p in parameters):,}",
+        "trained": f"{sum(p.numel() for p in parameters if p.requires_grad):,}",
+        "base": "" if recipe.base is None else recipe.base.name,
+        "learnt": f"{trained.figures().get('learnt', 1):.1%}",
         "documents": f"{sum(index['documents'].values()):,}",
         "tokens": f"{len(objective.shards.tokens):,}",
         "ids": f"{objective.tokenizer.get_vocab_size():,}",
@@ -93,7 +101,13 @@ def text_card(recipe: Recipe, family: Family, model: nn.Module, objective: Causa
     for language in ("en", "zh"):
         say = phrases(language)
         measured = say["card.texts.reached" if score.loss is not None else "card.texts.all"].format(**reached)
-        body = [say["card.texts"].format(**facts), say["card.texts.files"] + "\n\n" + files, measured, say["card.texts.samples"], written]
+        body = [
+            say["card.texts" if recipe.base is None else "card.tuned"].format(**facts),
+            say["card.texts.files"] + "\n\n" + files,
+            measured,
+            say["card.texts.samples"],
+            written,
+        ]
         parts.append(f"# {recipe.name}\n\n" + "\n\n".join(body))
     return "---\nlibrary_name: pellucid\n---\n" + "\n\n".join(parts) + "\n"
 

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 import torch
 from tokenizers import Tokenizer
+from torch import nn
 
 from pellucid.batch.step import Step
+from pellucid.training.chats import Chats
 from pellucid.training.objectives import Batch, Causal, Data, Document
+from pellucid.training.quiz import continued
 from pellucid.training.shards import Shards
 from pellucid.training.text_rows import TrainingRows, split_rows
 from pellucid.training.texts import Texts
@@ -39,9 +42,25 @@ class CausalText(Causal):
         return packed_batch(documents) if self.apart else super().batch(documents)
 
 
+class TaughtText(CausalText):
+    """The objective of chats and pairs: only what an assistant gives, or a completion, carries loss."""
+
+    def answered(self, model: nn.Module, document: Document) -> tuple[str, str]:
+        """Return a document up to its first answer, and what the model answers."""
+        assert document.learnt is not None
+        prompt = document.target[: max(1, document.learnt.index(True))]
+        (ids,) = continued(self.next_logits(model), [prompt], self.end, self.longest)
+        return self.tokenizer.decode(prompt, skip_special_tokens=False), self.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def of_shards(shards: Shards, data: Texts) -> CausalText:
+    """Return the objective of texts, or of chats."""
+    return (TaughtText if isinstance(data, Chats) else CausalText)(shards.tokenizer, shards, data)
+
+
 def packed_batch(documents: Sequence[Document]) -> Batch:
     """Return the batch of documents end to end in one row: each has its own positions, and attends to itself alone."""
     inputs = torch.tensor([i for d in documents for i in d.target[:-1]])
-    targets = torch.tensor([i for d in documents for i in d.target[1:]])
+    targets = torch.tensor([i for d in documents for i in d.losses()[1:]])
     prompts = {i: d.target[:-1] for i, d in enumerate(documents)}
     return Batch((inputs[None], Step.packed([len(ids) for ids in prompts.values()], prompts=prompts)), targets[None])

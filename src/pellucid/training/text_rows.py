@@ -39,7 +39,8 @@ class TrainingRows(Sequence[Document]):
     def __getitem__(self, number: int | slice) -> Document | list[Document]:
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
-        return Document([], self.shards.tokens[self.begins[number] : self.ends[number]].tolist())
+        part, learnt = slice(self.begins[number], self.ends[number]), self.shards.learnt
+        return Document([], self.shards.tokens[part].tolist(), None if learnt is None else learnt[part].bool().tolist())
 
     @cached_property
     def rows(self) -> list[list[int]]:
@@ -72,16 +73,19 @@ class TrainingRows(Sequence[Document]):
     def figures(self) -> dict[str, int | float]:
         """Return the counts that the log begins with: documents after they are cut, tokens, rows, and the share of positions left idle."""
         used = int((self.ends - self.begins - 1).sum())
-        return {"examples": len(self), "tokens": used, "rows": len(self.rows), "idle": 1 - used / (len(self.rows) * self.data.length)}
+        counts = {"examples": len(self), "tokens": used, "rows": len(self.rows), "idle": 1 - used / (len(self.rows) * self.data.length)}
+        return counts if self.shards.learnt is None else counts | {"learnt": self.learnt_tokens() / used}
+
+    def learnt_tokens(self) -> int:
+        """Return how many tokens carry loss."""
+        assert self.shards.learnt is not None
+        before = np.concatenate([[0], self.shards.learnt.numpy().cumsum(dtype=np.int64)])
+        return int((before[self.ends] - before[self.begins + 1]).sum())
 
     def source(self, number: int) -> tuple[str, int]:
-        """Return the file of an example's first token, by its name in the index, and the number of its document there, from 0."""
-        place = int(np.searchsorted(self.shards.starts.numpy(), self.begins[number], side="right")) - 1
-        for name, count in self.shards.index["documents"].items():
-            if place < count:
-                return name, place
-            place -= count
-        raise AssertionError(number)
+        """Return the file of an example's first token, by its name in the index, and its document there or, of a chat, its line, from 0."""
+        document = int(np.searchsorted(self.shards.starts.numpy(), self.begins[number], side="right")) - 1
+        return place_of(self.shards, document)
 
     def identity(self) -> dict[str, Any]:
         """Return what the rows depend on besides the seed, by the names that an error gives."""
@@ -102,6 +106,7 @@ class TrainingRows(Sequence[Document]):
 def split_rows(shards: Shards, data: Texts, seed: int) -> tuple[TrainingRows, TrainingRows]:
     """Return what is trained on and what is held out: the examples with the least SHA-256, so that equal ones lie on one side."""
     begins, ends = cut(shards, data)
+    require_learnt(shards, data, begins, ends)
     count = min(len(begins) - 1, max(1, round(data.held_out * len(begins)))) if data.held_out else 0
     out = np.zeros(len(begins), dtype=bool)
     if count > 0:
@@ -139,11 +144,30 @@ def cut(shards: Shards, data: Texts) -> tuple[Ints, Ints]:
 
 def refuse(shards: Shards, data: Texts, number: int) -> None:
     """Raise TrainError for a document that is longer than a row, by its file and its number there."""
-    size = int(shards.starts[number + 1] - shards.starts[number])
+    size, (name, place) = int(shards.starts[number + 1] - shards.starts[number]), place_of(shards, number)
+    raise TrainError("data.long", path=data.root / name, number=place + 1, found=size, most=data.length + 1)
+
+
+def place_of(shards: Shards, number: int) -> tuple[str, int]:
+    """Return the file of a document, by its name in the index, and its number there or, of a chat, its line, from 0."""
+    first = number
     for name, count in shards.index["documents"].items():
         if number < count:
-            raise TrainError("data.long", path=data.root / name, number=number + 1, found=size, most=data.length + 1)
+            return name, number if shards.lines is None else int(shards.lines[first]) - 1
         number -= count
+    raise AssertionError(first)
+
+
+def require_learnt(shards: Shards, data: Texts, begins: Ints, ends: Ints) -> None:
+    """Raise TrainError for the first example whose tokens that carry loss were all cut away."""
+    if shards.learnt is None:
+        return
+    before = np.concatenate([[0], shards.learnt.numpy().cumsum(dtype=np.int64)])
+    bare = before[ends] == before[np.minimum(begins + 1, ends)]
+    if bare.any():
+        document = int(np.searchsorted(shards.starts.numpy(), begins[int(bare.argmax())], side="right")) - 1
+        name, place = place_of(shards, document)
+        raise TrainError("data.cut", path=data.root / name, number=place + 1, most=f"{data.length:,}")
 
 
 def packed(sizes: Sequence[int], length: int, order: Sequence[int]) -> list[list[int]]:

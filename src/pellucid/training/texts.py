@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from pellucid.checkpoint.disk import reason, regular
 from pellucid.checkpoint.json_file import name_of, parse
@@ -29,7 +29,7 @@ class Texts:
 
     root: Path
     files: tuple[str, ...]
-    field: str = "text"
+    field: str | tuple[str, ...] = "text"
     length: int = 256
     pack: str = "documents"
     long: str = "split"
@@ -92,20 +92,36 @@ def _plain(lines: IO[bytes], file: Path, field: str) -> Iterator[str]:
 
 
 def _json_lines(lines: IO[bytes], file: Path, field: str) -> Iterator[str]:
-    """Yield the field of each line's JSON object; blank lines are passed over."""
+    """Yield the field of each line's JSON object."""
+    return (entry_text(entry, file, number, field) for number, entry in _entries(lines, file))
+
+
+def _entries(lines: IO[bytes], file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number of each line, from 1, and its JSON object; blank lines are passed over."""
     offset = 0
     for number, line in enumerate(lines, 1):
         line = line.removeprefix(MARK) if number == 1 else line
         _decoded(line, offset, file)
         offset += len(line)
         if line.strip():
-            yield _field(line, file, number, field)
+            yield number, _entry(line, file, number)
 
 
 READERS = {".txt": _plain, ".jsonl": _json_lines}
 
 
-def _field(line: bytes, file: Path, number: int, field: str) -> str:
+def read_entries(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number of each line of a .jsonl file, from 1, and its JSON object. A TrainError at its first fault."""
+    if file.suffix != ".jsonl":
+        raise TrainError("data.kind", path=file, allowed=".jsonl")
+    try:
+        with regular(file, TrainError) as fd, os.fdopen(os.dup(fd), "rb") as lines:
+            yield from _entries(lines, file)
+    except OSError as fault:
+        raise TrainError("file.closed", file=file, reason=reason(fault)) from None
+
+
+def _entry(line: bytes, file: Path, number: int) -> dict[str, Any]:
     try:
         entry = parse(line, f"{file}:{number}", TrainError)
     except TrainError as fault:
@@ -114,6 +130,11 @@ def _field(line: bytes, file: Path, number: int, field: str) -> str:
         raise TrainError("data.json", path=file, line=number, column=fault.values["column"]) from None
     if not isinstance(entry, dict):
         raise TrainError("data.json", path=file, line=number, column=1)
+    return entry
+
+
+def entry_text(entry: dict[str, Any], file: Path, number: int, field: str) -> str:
+    """Return the text of a line's field. A TrainError if it is missing, no string, or empty."""
     if field not in entry:
         names = ", ".join(list(entry)[:MOST_NAMES]) or "-"
         raise TrainError("data.field", path=file, line=number, field=field, found=names)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pellucid.errors import UseError, nearest
 from pellucid.training.balance import Balance
-from pellucid.training.loop import TrainingRun, learning_rate, losses
+from pellucid.training.loop import TrainingRun, balance_of, learning_rate, losses
 from pellucid.training.move import Move, adamw_move, clip_factor
 from pellucid.training.objectives import Batch
 from pellucid.watching.pulls import Use, uses
@@ -138,11 +138,12 @@ def why_moved(run: TrainingRun, numbers: list[int], path: str, cell: Sequence[in
 
     The run is left as it is. After `run.one(numbers)` the cell has moved by `move.total()`.
     """
-    s = run.s
-    balance = Balance(run.model, s.correction, s.auxiliary)
-    why = why_gradient(run.model, run.batches(numbers), path, cell, s.smoothing, balance, run.parts(numbers))
-    parameter = trained(run.model, path)
+    s, parameter = run.s, trained(run.model, path)
     group = next(g for g in run.optimizer.param_groups if any(p is parameter for p in g["params"]))
+    if group.get("muon"):
+        raise UseError("why.muon", path=path)
+    balance = balance_of(run.model, s)
+    why = why_gradient(run.model, run.batches(numbers), path, cell, s.smoothing, balance, run.parts(numbers))
     state = run.optimizer.state.get(parameter) or {"step": 0, **dict.fromkeys(("exp_avg", "exp_avg_sq"), torch.zeros_like(parameter))}
     move = adamw_move(
         float(parameter.detach()[why.cell]),

@@ -1,0 +1,85 @@
+"""The optimizers of training: AdamW, and Muon for the matrices of layers with AdamW for the rest.
+
+    AdamW   arXiv 1711.05101        its parts are in move.py
+    Muon    m ← μ·m + (1 − μ)·g        u = (1 − μ)·g + μ·m        W ← (1 − η·λ)·W − η·0.2·√max(out, in)·O(u)
+
+O(u) is u with its singular values near 1, by five steps of a polynomial (K. Jordan 2024); the factor gives a step the size of AdamW's, so
+that one learning rate serves both (arXiv 2502.16982). It is computed in the dtype of the weights.
+"""
+
+import inspect
+import math
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.training.recipe import TrainSettings
+from pellucid.watching.meta import untrace
+
+COEFFICIENTS, TURNS, LEAST = (3.4445, -4.7750, 2.0315), 5, 1e-7
+SIZE = 0.2  # root mean square of an AdamW step, over the learning rate
+
+if "torch._dynamo" not in sys.modules:  # as in meta: what torch wraps imports its compiler when first called
+    for method in vars(torch.optim.Optimizer).values():
+        untrace(method)
+
+
+class AdamW(torch.optim.AdamW):
+    """torch's AdamW without its wrapper, which imports torch's compiler and triton only to disable them."""
+
+    taken = staticmethod(inspect.unwrap(torch.optim.AdamW.step))
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        return self.taken(self, closure)
+
+
+class Muon(AdamW):
+    """Muon for the groups that say so, AdamW for the others."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        every = self.param_groups
+        self.param_groups = [group for group in every if not group.get("muon")]
+        loss = self.taken(self, closure)
+        self.param_groups = every
+        for group in every:
+            for p in group["params"] if group.get("muon") else ():
+                if p.grad is not None:
+                    self.take(p, p.grad, group)
+        return loss
+
+    def take(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Take Muon's step on one matrix, or on each of a stack [E out in]."""
+        state, mu, rate = self.state[p], group["momentum"], group["lr"]
+        m = state.setdefault("momentum", torch.zeros_like(p))
+        m.lerp_(gradient, 1 - mu)
+        p.mul_(1 - rate * group["weight_decay"])
+        p.add_(orthogonal(gradient.lerp(m, mu)), alpha=-rate * SIZE * math.sqrt(max(p.shape[-2:])))
+
+
+def orthogonal(u: Tensor) -> Tensor:
+    """Return u [... out in] with its singular values near 1: x ← a·x + (b·x·xᵀ + c·(x·xᵀ)²)·x, five times, from x = u / |u|."""
+    x: Tensor = u.mT if u.shape[-2] > u.shape[-1] else u
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=LEAST)
+    a, b, c = COEFFICIENTS
+    for _ in range(TURNS):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.mT if u.shape[-2] > u.shape[-1] else x
+
+
+def optimizer(model: nn.Module, s: TrainSettings) -> AdamW:
+    """Return the optimizer of what trains in a model; matrices decay, norms and biases do not."""
+    trained = {path: p for path, p in model.named_parameters() if p.requires_grad}
+    orthogonalised = {
+        path: p for path, p in trained.items() if s.optimizer == "muon" and "layers." in path and p.ndim >= 2 and "bias" not in path
+    }
+    decays = [p for path, p in trained.items() if p.ndim >= 2 and path not in orthogonalised]
+    stays = [p for p in trained.values() if p.ndim < 2]
+    groups: list[dict[str, Any]] = [{"params": decays, "weight_decay": s.weight_decay}, {"params": stays, "weight_decay": 0.0}]
+    if orthogonalised:
+        groups.append({"params": list(orthogonalised.values()), "weight_decay": s.weight_decay, "muon": True, "momentum": s.momentum})
+    return (Muon if orthogonalised else AdamW)(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)

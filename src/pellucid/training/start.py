@@ -1,0 +1,95 @@
+"""Where a run starts: at new weights, or at those of a folder; and what of them trains, every weight or a low-rank adapter alone."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pellucid.checkpoint.adapter import Adapter
+from pellucid.checkpoint.folder import INDEX, WEIGHTS, Folder
+from pellucid.checkpoint.new_adapter import new_adapter
+from pellucid.checkpoint.opening import open_module, place
+from pellucid.counting.sizes import judge_sizes
+from pellucid.errors import PellucidError, TrainError
+from pellucid.families import understand
+from pellucid.families.family import Family
+from pellucid.nn.transformer import Decoder, EncoderDecoder, build
+from pellucid.training.identity import digest
+from pellucid.training.loop import initialise
+from pellucid.training.objectives import Objective, number
+from pellucid.training.recipe import Recipe
+from pellucid.training.saves import digest as file_digest
+from pellucid.training.shards import size_of
+
+
+class Start(NamedTuple):
+    """A model before its first step. hf: fields of its config.json.  adapter: what alone trains.  folder: where its weights are from."""
+
+    family: Family
+    hf: dict[str, Any]
+    model: Decoder | EncoderDecoder
+    adapter: Adapter | None = None
+    folder: Folder | None = None
+
+
+def fresh(recipe: Recipe, objective: Objective) -> Start:
+    """Return the recipe's model before its first step, in float32: with first weights by the seed, or with those of its folder."""
+    if recipe.base is not None:
+        return opened(recipe, objective)
+    hf = {**recipe.model, "vocab_size": size_of(objective.tokenizer), **numbered(objective)}
+    family, cfg = understand(hf, str(recipe.path))
+    model = build(cfg)
+    fit(recipe, model, hf, objective)
+    initialise(model, len(cfg.layers), recipe.train.spread, recipe.train.seed)
+    return Start(family, hf, model)
+
+
+def opened(recipe: Recipe, objective: Objective) -> Start:
+    """Return the model of the recipe's folder, whose weights all train, or with a new adapter, which trains alone."""
+    assert recipe.base is not None
+    got = open_module(base_folder(recipe), judge_sizes, "float32", quant=recipe.base.quant)
+    model, hf = got.module, dict(got.hf)
+    fit(recipe, model, hf, objective)
+    if (ids := size_of(objective.tokenizer)) > model.config.vocab:
+        raise TrainError("train.vocab", path=recipe.path, ids=f"{ids:,}", rows=f"{model.config.vocab:,}")
+    a = recipe.adapter
+    if a is None:
+        model.requires_grad_(True)
+        return Start(got.family, hf, model, None, got.folder)
+    rooted = a.scale != "alpha/r"
+    alpha = 2 * a.rank if a.alpha is None else a.alpha
+    try:
+        made = new_adapter(model, got.family, recipe.base.name, a.name, a.rank, alpha, a.targets, rooted, recipe.train.seed)
+    except PellucidError as fault:
+        raise TrainError("recipe.fault", path=recipe.path, reason=fault) from None
+    return Start(got.family, hf, model, made, got.folder)
+
+
+def fit(recipe: Recipe, model: Decoder | EncoderDecoder, hf: dict[str, Any], objective: Objective) -> None:
+    """Raise TrainError unless the model is of the kind that the objective trains."""
+    if type(model) is not objective.kind:
+        raise TrainError("train.kind", path=recipe.path, found=hf.get("model_type"), objective=recipe.objective)
+
+
+def base_folder(recipe: Recipe) -> Path:
+    """Return the folder that the recipe starts from: relative to the recipe, a specimen's, or that of a hub id."""
+    assert recipe.base is not None
+    local = recipe.root / recipe.base.name
+    return local if local.is_dir() else place(recipe.base.name)
+
+
+def origin(recipe: Recipe, start: Start) -> dict[str, Any]:
+    """Return what a run's numbers depend on because of its start, by the names that an error gives; {} for new weights."""
+    if start.folder is None or recipe.base is None:
+        return {}
+    files = [file for file in sorted(start.folder.path.iterdir()) if file.suffix == ".safetensors" or file.name in ("config.json", INDEX)]
+    if (alone := start.folder.path / WEIGHTS) in files:
+        files = [file for file in files if file.suffix != ".safetensors" or file == alone]
+    content = digest("".join(file_digest(file) for file in files))
+    settings = {} if recipe.adapter is None else {f"adapter.{name}": value for name, value in asdict(recipe.adapter).items()}
+    settings = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}  # as JSON gives it back
+    return {"base": content, "model.quant": recipe.base.quant, **settings}
+
+
+def numbered(objective: Objective) -> dict[str, int]:
+    """Return the ids of an objective's tokens, as config.json and generation_config.json name them."""
+    return {f"{role}_token_id": number(objective.tokenizer, token) for role, token in objective.ids.items()}
