@@ -27,7 +27,7 @@ from pellucid.runs.kept_run import LetGo, Run, kept, summed
 from pellucid.runs.limits import Limits
 from pellucid.runs.memory_budget import TABLES, TENSORS, largest, require
 from pellucid.runs.model_registry import LoadedModel
-from pellucid.runs.request import RunRequest
+from pellucid.runs.request import RunRequest, wrong
 from pellucid.runs.stats import stats_of
 from pellucid.runs.switched_model import switched
 from pellucid.runs.worker import Stop
@@ -138,11 +138,14 @@ def choosing(loaded: LoadedModel, request: RunRequest, ids: Sequence[int]) -> Ca
     """Return the function that picks the tokens of a run, one after another. A second one of the same request picks the same."""
     sampling = Sampling.of(request.sampling)
     sampling.check(loaded.config.vocab)
+    for step, token in request.forced.items():
+        if token >= loaded.config.vocab:
+            raise wrong(f"forced.{step}", token, f"0..{loaded.config.vocab - 1}")
     read = ids if loaded.config.starts is None else [loaded.config.starts]
     written: list[int] = []
 
     def picked(logits: Tensor) -> int:
-        written.append(choose(logits, sampling, read, written))
+        written.append(request.forced[len(written)] if len(written) in request.forced else choose(logits, sampling, read, written))
         return written[-1]
 
     return picked
