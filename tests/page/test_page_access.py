@@ -18,6 +18,7 @@ AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min
 VIOLATIONS = "async () => (await axe.run()).violations.map(v => [v.id, v.nodes.slice(0, 3).map(n => n.html + ' ' + n.failureSummary)])"
 ZERO = json.dumps([["layers.1.attn.z", "0,:,:,:", "to", "0"]])
 PLACES: dict[str, dict[str, Any]] = {
+    "map": {"view": "map", "steps": 2, "step": 1, "why": "true"},
     "life": {"steps": 2, "step": 1},
     "tile": {"tensor": "layers.0.attn.scores", "cell": "0,1,1,1"},
     "attention": {"view": "attention"},

@@ -16,6 +16,7 @@ PROMPT = "The capital of France is"
 ZERO = json.dumps([["layers.1.attn.z", "0,:,:,:", "to", "0"]])
 DEEPSEEK = {"model": "pellucid/capitals-deepseek"}
 PLACES: dict[str, dict[str, Any]] = {
+    "map": {"view": "map", "steps": 2, "step": 1},
     "life": {},
     "steps": {"steps": 3, "step": 1},
     "routed": DEEPSEEK,

@@ -40,7 +40,7 @@ def expected(document: TrainingDocument, lang: str) -> list[list[str]]:
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_every_picture_follows_the_scrubber(browser: Browser, film: str, run: pellucid.Run, lang: str) -> None:
     with open_tab(browser, film) as tab:
-        tab.go(lang)
+        tab.go(lang, view="")
         for i, step in reversed(list(enumerate(WATCHED))):
             tab.page.locator("input[type=range]").fill(str(i))
             tab.page.wait_for_selector(f"[data-step='{step}']")
@@ -118,7 +118,7 @@ def test_a_run_that_goes_on_is_followed(browser: Browser, tmp_path: Path) -> Non
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
     log.write_text("".join(lines[:8]), encoding="utf-8")
     with serve_from_thread(str(run.folder)) as address, open_tab(browser, address) as tab:
-        tab.go()
+        tab.go(view="")
         expect(tab.page.locator("[data-taken]")).to_have_attribute("data-taken", "8")
         log.write_text("".join(lines), encoding="utf-8")
         expect(tab.page.locator("[data-taken]")).to_have_attribute("data-taken", "12")

@@ -73,7 +73,7 @@ def test_a_saved_files_views_work(browser: Browser, file: Path, run: Trace) -> N
         weights = tab.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
         assert torch.equal(torch.tensor(weights, dtype=torch.float32), run.all("layers.2.attn.pattern")[0].value[0, 1, 3])
         open_file(tab, file, "tr[data-step='1'] [data-total]", view="cache")
-        assert tab.page.locator("nav a").all_inner_texts() == ["Life", "Attention", "Next token", "Cache"]
+        assert tab.page.locator("nav a").all_inner_texts() == ["Map", "Life", "Attention", "Next token", "Cache"]
         assert tab.page.locator("nav .save, form .run").count() == 0
 
 

@@ -48,7 +48,7 @@ def nodes(tab: Tab) -> int:
 
 def turn(tab: Tab, ready: str, **place: object) -> None:
     """Go to a place of the open page, and wait for the selector `ready`."""
-    tab.page.evaluate("h => { location.hash = h }", "&".join(f"{k}={quote(str(v))}" for k, v in place.items()))
+    tab.page.evaluate("h => { location.hash = h }", "&".join(f"{k}={quote(str(v))}" for k, v in ({"view": "life"} | place).items()))
     tab.page.wait_for_function(READY)
     tab.page.wait_for_selector(ready)
     assert nodes(tab) < MOST, (place, nodes(tab))

@@ -140,7 +140,11 @@ class Tab:
         return [p for p in self.problems if not any(f"status of {status} " in p for status in self.refusals)]
 
     def go(self, lang: str = "en", **place: object) -> None:
-        """Open the page at `place`, the fields of its address, in the language `lang`."""
+        """Open the page at `place`, the fields of its address, in the language `lang`.
+
+        Without a view it opens at the cards; view="" leaves the view out of the address.
+        """
+        place = {name: value for name, value in ({"view": "life"} | place).items() if (name, value) != ("view", "")}
         base, token = self.address.split("#")
         self.page.goto(f"{next_load(f'{base}?lang={lang}')}#{token}&{urlencode({k: str(v) for k, v in place.items()})}")
         self.page.wait_for_function(READY)

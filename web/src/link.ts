@@ -13,7 +13,9 @@ export interface Place {
   tensor: string;
   cell: string;
   sampling: string; // of the run
+  forced: string; // tokens that it is given, as "0:337 2:12"
   trial: string; // settings that are tried on its logits, and that the next run takes
+  why: boolean; // the answer is taken apart
   budget: string;
   edits: string;
   against: string; // the prompt of a run to compare with, and its model where that is another
@@ -27,20 +29,21 @@ export interface Place {
   tour: number; // of a station, from 1; 0 is no tour
 }
 
-export const NOWHERE: Place = { view: "life", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", trial: "", budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", trained: 0, weight: "", tour: 0 };
+export const NOWHERE: Place = { view: "map", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", forced: "", trial: "", why: false, budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", trained: 0, weight: "", tour: 0 };
 const LONGEST = 20_000; // characters of a prompt in a link
+const RIVER = ["tensor", "cell", "block", "tour"] as const; // an address with one of these and no view is of the cards
 const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], trained: [0, 1_000_000_000], tour: [0, 99] } as const;
 
-// Only what differs from where the page opens.
+// Only what differs from where the page opens, and the view of the cards, without which they would not open.
 export function written(place: Place): string {
   const fields = new URLSearchParams();
-  for (const [key, value] of Object.entries(place)) if (value !== NOWHERE[key as keyof Place]) fields.set(key, String(value));
+  for (const [key, value] of Object.entries(place)) if (value !== NOWHERE[key as keyof Place] || (key === "view" && RIVER.some((one) => place[one] !== NOWHERE[one]))) fields.set(key, String(value));
   return fields.toString();
 }
 
 export function read(fragment: string): Place {
   const fields = new URLSearchParams(fragment.replace(/^#/, "")), place: Place = { ...NOWHERE };
-  for (const key of ["view", "model", "with", "prompt", "block", "tensor", "cell", "sampling", "trial", "budget", "edits", "against", "other", "sweep", "exhibit", "on", "controls", "weight"] as const) {
+  for (const key of ["view", "model", "with", "prompt", "block", "tensor", "cell", "sampling", "forced", "trial", "budget", "edits", "against", "other", "sweep", "exhibit", "on", "controls", "weight"] as const) {
     const text = fields.get(key);
     if (text !== null && text.length <= LONGEST) place[key] = text;
   }
@@ -48,6 +51,8 @@ export function read(fragment: string): Place {
     const n = Number(fields.get(key) ?? NaN);
     if (Number.isInteger(n) && n >= low && n <= high) place[key as keyof typeof NUMBERS] = n;
   }
+  place.why = fields.get("why") === "true";
   if (!/^\d+(,\d+)*$/.test(place.cell)) place.cell = "";
+  if (!fields.has("view") && RIVER.some((key) => place[key] !== NOWHERE[key])) place.view = "life";
   return place;
 }

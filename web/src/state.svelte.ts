@@ -28,7 +28,7 @@ export const now = new Now();
 
 // A change of these adds an entry to the browser's history; any other replaces the current one.
 const IDS = "#0 1 2 3 4"; // the first prompt of a model without a tokenizer
-const RERUN: (keyof Place)[] = ["model", "with", "prompt", "steps", "sampling"]; // a change of these needs another run
+const RERUN: (keyof Place)[] = ["model", "with", "prompt", "steps", "sampling", "forced"]; // a change of these needs another run
 const STATIONS: (keyof Place)[] = ["view", "model", "with", "prompt", "tensor", "exhibit", "on", "controls", "tour"];
 
 export function go(change: Partial<Place>): void {
@@ -97,7 +97,7 @@ export async function run(): Promise<void> {
   now.busy = true;
   now.fault = "";
   try {
-    const own = recording(), answer = own && fits(own) ? own : (await start(place.model, place.prompt, place.steps, place.sampling, switches.read(place.with)));
+    const own = recording(), answer = own && fits(own) ? own : (await start(place.model, place.prompt, place.steps, place.sampling, switches.read(place.with), [], place.forced));
     if (mine === latest) take(answer);
   } catch (fault) {
     if (mine === latest) now.fault = messageOf(fault);

@@ -16,6 +16,7 @@ import Exhibits from "./views/Exhibits.svelte";
 import Experts from "./views/Experts.svelte";
 import Learning from "./views/Learning.svelte";
 import Life from "./views/Life.svelte";
+import RunMap from "./views/RunMap.svelte";
 import NextToken from "./views/NextToken.svelte";
 
 // tensors: of the run's first step.
@@ -24,6 +25,7 @@ export interface View { name: string; title: (run: Run) => Key; there: (run: Run
 const encoder = (run: Run): boolean => run.kind === "encoder";
 
 export const VIEWS: readonly [View, ...View[]] = [
+  { name: "map", title: () => "page.view.map", there: (_, tensors) => tensors.some((t) => t.dims === "B T D" && t.inputs.length > 1 && /\blayers\.\d+\.\w+$/.test(t.path)), component: RunMap },
   { name: "life", title: () => "page.view.life", there: () => true, component: Life },
   { name: "attention", title: () => "page.view.attention", there: (run, tensors) => run.values && tensors.some((t) => t.result === "shares" && t.dims.includes("S")), component: Attention },
   { name: "experts", title: () => "page.view.experts", there: (run, tensors) => run.values && routers(tensors).length > 0, component: Experts },

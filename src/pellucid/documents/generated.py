@@ -17,6 +17,7 @@ from pellucid.documents.prefix_reuse import ReuseDocument
 from pellucid.documents.rotary import TurnsDocument
 from pellucid.documents.run import CandidateDocument, RunDocument, StepDocument
 from pellucid.documents.run_difference import DifferencesDocument
+from pellucid.documents.run_map import MapDocument
 from pellucid.documents.sweep import HeadsDocument, SweepDocument
 from pellucid.documents.switch_list import SwitchesDocument
 from pellucid.documents.tensor import StatsDocument, TensorDocument
@@ -41,7 +42,9 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "switches": SwitchesDocument,
     "moved": WhyDocument,
 }
+OF_MAP = {"map": MapDocument}
 OF_EXHIBITS = {"exhibits": ExhibitListDocument, "exhibit": ExhibitDocument, "training": TrainingDocument}
+IMPORTED_BY_MAP = 'import type { LensLayerDocument } from "./documents";'
 IMPORTED = 'import type { CandidateDocument } from "../run/documents";'
 HEAD = "// Generated: python -m pellucid.documents.generated\n"
 
@@ -62,6 +65,11 @@ def files(root: Path) -> dict[Path, str]:
         root
         / "web"
         / "src"
+        / "run"
+        / "map_documents.ts": f"{HEAD}\n{IMPORTED_BY_MAP}\n\n{interfaces(*OF_MAP.values(), known=NAMED.values())}\n",
+        root
+        / "web"
+        / "src"
         / "exhibits"
         / "documents.ts": f"{HEAD}\n{IMPORTED}\n\n{interfaces(*OF_EXHIBITS.values(), known=NAMED.values())}\n",
     }
@@ -76,9 +84,11 @@ def command_schema(command: str, *documents: type) -> dict[str, Any]:
 
 def api_schema(api: dict[str, Any]) -> dict[str, Any]:
     """Return the API's schema with the generated definitions put in place; those written by hand stay."""
-    own = definitions(*NAMED.values(), *OF_EXHIBITS.values())
-    by_hand = {name: schema for name, schema in api["$defs"].items() if name not in NAMED | OF_EXHIBITS and not name.endswith("Document")}
-    references = {name: {"$ref": f"#/$defs/{document.__name__}"} for name, document in (NAMED | OF_EXHIBITS).items()}
+    own = definitions(*NAMED.values(), *OF_MAP.values(), *OF_EXHIBITS.values())
+    by_hand = {
+        name: schema for name, schema in api["$defs"].items() if name not in NAMED | OF_MAP | OF_EXHIBITS and not name.endswith("Document")
+    }
+    references = {name: {"$ref": f"#/$defs/{document.__name__}"} for name, document in (NAMED | OF_MAP | OF_EXHIBITS).items()}
     return api | {"$defs": references | own | by_hand}
 
 

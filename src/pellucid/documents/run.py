@@ -113,6 +113,7 @@ class RunDocument(TypedDict):
     ended: Annotated[bool, "the last new token is one that ends a text"]
     text: Annotated[str | None, "of the new tokens"]
     sampling: Annotated[SamplingDocument, "how the new tokens were drawn; {}: not known"]
+    forced: Annotated[dict[str, Count], "new tokens, by step, that were given and not drawn"]
     edited: list[Path]
     torn: Annotated[list[str], "files of a trace that are damaged"]
     masks: Annotated[dict[str, MaskDocument], "of each attention: what its queries may see"]
@@ -161,6 +162,7 @@ def run_document(run: Run, steps: int = 1) -> RunDocument:
         "ended": run.kind != "encoder" and run.model is not None and bool(run.trace.new) and run.trace.new[-1] in run.model.stops,
         "text": tokenizer.decode(i for i in run.trace.new if piece_of(tokenizer, i).raw) if tokenizer is not None else None,
         "sampling": drawn(run),
+        "forced": {} if request is None else {str(k): id for k, id in request.forced.items()},
         "edited": [] if request is None else [c.path for c in request.changes],
         "torn": run.trace.torn,
         "masks": masks(run),

@@ -17,6 +17,7 @@ from pellucid.documents.cell_columns import Columns
 from pellucid.documents.count_formulas import count_document
 from pellucid.documents.lens import attribution_document, lens_document
 from pellucid.documents.run import RunStepDocument, run_document, step_document
+from pellucid.documents.run_map import map_document
 from pellucid.documents.sample import sample_document
 from pellucid.documents.weight_list import weights_document
 from pellucid.errors import PellucidError
@@ -52,9 +53,16 @@ def recording(run: Run, place: Place, limits: RecordingLimits) -> dict[str, Any]
     answers: dict[str, Any] = {"models": models(run), f"runs/{run.id}": document}
     if run.model is not None and not document["values"]:
         answers |= counts(run, run.model)
+    if not document["steps"]:
+        answers |= maps(run, 0)
     used, steps = len(inert(answers)), document["steps"]
     for k in range(len(steps)):
-        more = ({f"runs/{run.id}/steps/{k}": step_document(run, k)} if k else {}) | samples(run, steps[k]) | lenses(run, steps[k])
+        more = (
+            ({f"runs/{run.id}/steps/{k}": step_document(run, k)} if k else {})
+            | samples(run, steps[k])
+            | lenses(run, steps[k])
+            | maps(run, k)
+        )
         size = len(inert(more))
         if k and used + size > limits.bytes // 2:
             document["steps"] = steps[:k]
@@ -126,6 +134,11 @@ def lenses(run: Run, step: RunStepDocument) -> dict[str, Any]:
         with suppress(PellucidError):
             answers[f"{place}/attribution?{at}"] = attribution_document(run, step["step"], row, id, Stop())
     return answers
+
+
+def maps(run: Run, k: int) -> dict[str, Any]:
+    """Return the map of the run up to step `k`."""
+    return {f"runs/{run.id}/steps/{k}/map": map_document(run, k, Stop())}
 
 
 def fitting(records: Mapping[int, Seen], free: int) -> dict[int, Seen]:

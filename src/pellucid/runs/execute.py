@@ -27,7 +27,7 @@ from pellucid.runs.kept_run import LetGo, Run, kept, summed
 from pellucid.runs.limits import Limits
 from pellucid.runs.memory_budget import TABLES, TENSORS, largest, require
 from pellucid.runs.model_registry import LoadedModel
-from pellucid.runs.request import RunRequest
+from pellucid.runs.request import RunRequest, wrong
 from pellucid.runs.stats import stats_of
 from pellucid.runs.switched_model import switched
 from pellucid.runs.worker import Stop
@@ -136,16 +136,19 @@ def square(loaded: LoadedModel, tokens: int) -> int:
 
 def choosing(loaded: LoadedModel, request: RunRequest, ids: Sequence[int]) -> Callable[[Tensor], int]:
     """Return the function that picks the tokens of a run, one after another. A second one of the same request picks the same."""
-    if request.forced:
-        known = iter(request.forced)
+    if request.known_tokens:
+        known = iter(request.known_tokens)
         return lambda logits: next(known)
     sampling = Sampling.of(request.sampling)
     sampling.check(loaded.config.vocab)
+    for step, token in request.forced.items():
+        if token >= loaded.config.vocab:
+            raise wrong(f"forced.{step}", token, f"0..{loaded.config.vocab - 1}")
     read = ids if loaded.config.starts is None else [loaded.config.starts]
     written: list[int] = []
 
     def picked(logits: Tensor) -> int:
-        written.append(choose(logits, sampling, read, written))
+        written.append(request.forced[len(written)] if len(written) in request.forced else choose(logits, sampling, read, written))
         return written[-1]
 
     return picked
@@ -225,7 +228,7 @@ def recomputed(run: Run, s: Seen, stop: Stop) -> Seen:
     """Run the request again, watched at the path of `s` alone, and return the record with value and terms."""
     assert run.loaded is not None and run.model is not None and run.request is not None
     changes = [replace(c, required=False) for c in run.changes]  # some act in later steps alone
-    if run.request.forced and s.path.startswith("sample."):  # tokens that are known are not sampled again
+    if run.request.known_tokens and s.path.startswith("sample."):  # tokens that are known are not sampled again
         raise RequestError("page.unsummed", 400, "n")
     how: dict[str, Any] = {"keep": stop.keep, "terms": True, "edit": changes, "only": s.path}
     traced = traced_alike(run.loaded, run.request, run.trace.ids, 1 if run.kind == "encoder" else s.step + 1, **how)

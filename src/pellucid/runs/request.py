@@ -14,7 +14,10 @@ LARGEST = 2**53 - 1  # that a page can count to
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A request for a run: its model, a prompt as text or ids, new tokens, settings of sampling, changes, switches of the model."""
+    """A request for a run: its model, a prompt as text or ids, new tokens, settings of sampling, changes, switches of the model.
+
+    forced: by step, the token that is taken there whatever is likely.
+    """
 
     model: str
     prompt: str | None = None
@@ -23,12 +26,13 @@ class RunRequest:
     sampling: dict[str, Any] = field(default_factory=lambda: {"seed": 0})  # of `ops.sampling.Sampling`, which checks them
     changes: tuple[ChangeText, ...] = ()
     switches: tuple[str, ...] = ()  # of the form NAME=VALUE; "with" in a body
-    forced: tuple[int, ...] = ()  # the new tokens, of a run that is known; () draws them
+    forced: dict[int, int] = field(default_factory=dict)
+    known_tokens: tuple[int, ...] = ()  # the new tokens, of a run that is known; () draws them
 
 
 def run_of(body: Mapping[str, Any], limits: Limits) -> RunRequest:
     """Read a run request from `body`. A RequestError for a wrong field."""
-    known(body, ("model", "prompt", "ids", "new", "sampling", "changes", "with"), "")
+    known(body, ("model", "prompt", "ids", "new", "sampling", "changes", "with", "forced"), "")
     model = text(body, "model")
     prompt, ids = given_of(body, limits)
     sampling = sampling_of(body)
@@ -37,7 +41,15 @@ def run_of(body: Mapping[str, Any], limits: Limits) -> RunRequest:
         raise wrong("changes", described(changes), f"0..{limits.changes}")
     new = int(number(body, "new", int, 1, limits.new, 1))
     parsed = tuple(change_of(c, f"changes[{i}]") for i, c in enumerate(changes))
-    return RunRequest(model, prompt, ids, new, sampling, parsed, switches_of(body, limits))
+    return RunRequest(model, prompt, ids, new, sampling, parsed, switches_of(body, limits), forced_of(body, new))
+
+
+def forced_of(body: Mapping[str, Any], new: int) -> dict[int, int]:
+    """Read the forced tokens in `body`, ids by step."""
+    given = body.get("forced") or {}
+    if not isinstance(given, dict) or not all(re.fullmatch("[0-9]{1,9}", step) and int(step) < new for step in given):
+        raise wrong("forced", described(given), f'{{"0..{new - 1}": 12}}')
+    return {int(step): int(number(given, step, int, 0, LARGEST, 0, "forced.")) for step in given}
 
 
 def switches_of(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:

@@ -58,6 +58,7 @@ class Api:
             route("/api/runs/{run}", self.run),
             route("/api/runs/{run}/steps/{step}", self.step),
             route("/api/runs/{run}/steps/{step}/sample", self.sample, "POST"),
+            route("/api/runs/{run}/steps/{step}/map", self.map),
             route("/api/runs/{run}/steps/{step}/lens", self.lens),
             route("/api/runs/{run}/steps/{step}/attribution", self.attribution),
             route("/api/runs/{run}/turns", self.turns),
@@ -142,6 +143,14 @@ class Api:
         most = int(request_body.number(body, "top", int, 1, self.limits.rows, self.limits.candidates))
         ready = session.ready(run, session.logits(run, k), False)
         return answer(await self.computed(request, ready, lambda stop: session.sample(run, k, row, given, most, stop)))
+
+    async def map(self, request: Request) -> Response:
+        from pellucid.documents.run_map import map_document
+
+        query(request)
+        run = run_at(await self.session(), request)
+        k = step_at(request, run) if run.trace.steps else 0
+        return answer(await self.worker.run(request, lambda stop: map_document(run, k, stop)), headers={"cache-control": FOREVER})
 
     async def lens(self, request: Request) -> Response:
         from pellucid.documents.lens import lens_document

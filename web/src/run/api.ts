@@ -6,9 +6,11 @@ import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
 import { Columns, cellOf } from "./columns";
 import type { CellPartsDocument, CodeDocument, DifferenceDocument, LensDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument, WhyDocument } from "./documents";
+import type { MapDocument } from "./map_documents";
 import { attributed, type Attribution } from "./lens";
 import type { Measured, Measuring } from "./measured";
 import { recorded, unpacked, type Carried } from "./recorded";
+import { before } from "../sampling/forced";
 import { read } from "../sampling/settings";
 import { say } from "../messages";
 import type { Models, Run, Stats, Tensor, Terms, Weight } from "./types";
@@ -81,8 +83,9 @@ export const moved = (step: number, weight: string, cell: string): Promise<WhyDo
 const given = (prompt: string): object => (/^#\s*\d+([\s,]+\d+)*\s*$/.test(prompt) ? { ids: (prompt.match(/\d+/g) ?? []).map(Number) } : { prompt });
 
 // sampling: as a link holds it; "" takes the likeliest token.
-export function start(model: string, prompt: string, steps: number, sampling: string, switches: readonly string[] = [], changes: readonly string[] = []): Promise<Run> {
-  const body = JSON.stringify({ model, ...given(prompt), new: steps, ...(sampling === "" ? {} : { sampling: read(sampling) }), ...(switches.length > 0 ? { with: switches } : {}), ...(changes.length > 0 ? { changes } : {}) });
+export function start(model: string, prompt: string, steps: number, sampling: string, switches: readonly string[] = [], changes: readonly string[] = [], forced = ""): Promise<Run> {
+  const taken = before(forced, steps);
+  const body = JSON.stringify({ model, ...given(prompt), new: steps, ...(sampling === "" ? {} : { sampling: read(sampling) }), ...(switches.length > 0 ? { with: switches } : {}), ...(changes.length > 0 ? { changes } : {}), ...(Object.keys(taken).length > 0 ? { forced: taken } : {}) });
   return json("runs", { method: "POST", body, headers: { "Content-Type": "application/json" } });
 }
 
@@ -125,6 +128,9 @@ export async function pieces(run: string, step: number, row: number, sampling: o
 const spot = (row: number, id: number): string => query({ ...(row < 0 ? {} : { row }), id });
 export const lens = (run: string, step: number, row: number, id: number): Promise<LensDocument> => json(`runs/${run}/steps/${step}/lens?${spot(row, id)}`);
 export const attribution = async (run: string, step: number, row: number, id: number): Promise<Attribution> => attributed(await json(`runs/${run}/steps/${step}/attribution?${spot(row, id)}`));
+
+// The steps up to this one on one screen.
+export const mapOf = (run: string, step: number): Promise<MapDocument> => json(`runs/${run}/steps/${step}/map`);
 
 export const turns = (run: string, part: string, at: number, key: number, head: number, step: number): Promise<TurnsDocument> => json(`runs/${run}/turns?${query({ part, query: at, key, head, step })}`);
 

@@ -194,6 +194,7 @@ export interface RunDocument {
   ended: boolean; // the last new token is one that ends a text
   text: string | null; // of the new tokens
   sampling: SamplingDocument; // how the new tokens were drawn; {}: not known
+  forced: Record<string, number>; // new tokens, by step, that were given and not drawn
   edited: string[];
   torn: string[]; // files of a trace that are damaged
   masks: Record<string, MaskDocument>; // of each attention: what its queries may see

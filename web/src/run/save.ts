@@ -3,7 +3,7 @@
 import { settings } from "../settings.svelte";
 import { written, type Place } from "../link";
 import { say } from "../messages";
-import { attribution, columnsOf, answered, lens, models, pieces, tensor, tensors, training } from "./api";
+import { attribution, columnsOf, answered, lens, mapOf, models, pieces, tensor, tensors, training } from "./api";
 import { closed, inert, packed, readTensor, type Recorded } from "./recorded";
 import type { Run, Tensor } from "./types";
 
@@ -21,6 +21,7 @@ async function recording(run: Run, place: Place): Promise<Recorded> {
   for (let k = 1; k < run.steps.length; k++) all.push(...(await tensors(run.run, k)));
   const size = all.reduce((n, t) => n + t.bytes, 0);
   if (size > MOST) throw new RangeError(say("page.large", { size, limit: MOST }));
+  for (let k = 0; k < Math.max(1, run.steps.length); k++) await mapOf(run.run, k);
   for (const step of run.steps)
     for (const { row, picked } of step.answers) {
       await pieces(run.run, step.step, row, { temperature: 1 });

@@ -118,7 +118,7 @@ class Inspector:
             recorded = Trace(name, prompt, list(ids), w.new, w.seen, model.config.starts, runner=model)
             recorded.aliases = names
             settings = {k: value for k in (*OFF, "seed") if (value := getattr(request.sampling, k)) != getattr(GREEDY, k)}
-            how = RunRequest(name, prompt, tuple(ids), max(1, len(new)), settings, wish.changes, forced=new)
+            how = RunRequest(name, prompt, tuple(ids), max(1, len(new)), settings, wish.changes, known_tokens=new)
             self.keep(Run(loaded, recorded, answers, how, changes, self.limits, id), notes, w.left_out)
 
         made = WatchedText(model.module, only, changes, self.limits.trace, self.allowance, chosen, ended)
