@@ -11,7 +11,7 @@ from pellucid.checkpoint.default_dtype import Precision, precision
 from pellucid.checkpoint.disk import require_memory
 from pellucid.checkpoint.fill import fill, retie
 from pellucid.checkpoint.folder import GGUF, Folder, refuse_file
-from pellucid.checkpoint.gguf.gguf_folder import folder_of
+from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, folder_of
 from pellucid.checkpoint.hub import fetch, is_hub_id
 from pellucid.checkpoint.tied import resolve, saved_config
 from pellucid.config import Config
@@ -31,14 +31,14 @@ class OpenedModule:
     module: Decoder | EncoderDecoder
     family: Family
     hf: Mapping[str, Any]
-    folder: Folder
+    folder: Folder | GgufFolder
     precision: Precision
     left: tuple[str, ...]
 
 
 def open_module(
     path: Path,
-    judge: Callable[[Config, Folder], None],
+    judge: Callable[[Config, Folder | GgufFolder], None],
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = "cpu",
     quant: str | None = None,
