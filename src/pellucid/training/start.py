@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pellucid.checkpoint.adapter import Adapter
-from pellucid.checkpoint.folder import INDEX, WEIGHTS, Folder
+from pellucid.checkpoint.folder import GGUF, INDEX, WEIGHTS, Folder
+from pellucid.checkpoint.gguf.gguf_folder import GgufFolder
 from pellucid.checkpoint.new_adapter import new_adapter
 from pellucid.checkpoint.opening import open_module, place
 from pellucid.counting.sizes import judge_sizes
@@ -28,7 +29,7 @@ class Start(NamedTuple):
     hf: dict[str, Any]
     model: Decoder | EncoderDecoder
     adapter: Adapter | None = None
-    folder: Folder | None = None
+    folder: Folder | GgufFolder | None = None
 
 
 def fresh(recipe: Recipe, objective: Objective) -> Start:
@@ -81,8 +82,12 @@ def origin(recipe: Recipe, start: Start) -> dict[str, Any]:
     """Return what a run's numbers depend on because of its start, by the names that an error gives; {} for new weights."""
     if start.folder is None or recipe.base is None:
         return {}
-    files = [file for file in sorted(start.folder.path.iterdir()) if file.suffix == ".safetensors" or file.name in ("config.json", INDEX)]
-    if (alone := start.folder.path / WEIGHTS) in files:
+    path = start.folder.path
+    if isinstance(start.folder, GgufFolder):
+        files = [file for file in sorted(path.parent.iterdir()) if file.suffix == GGUF]
+    else:
+        files = [file for file in sorted(path.iterdir()) if file.suffix == ".safetensors" or file.name in ("config.json", INDEX)]
+    if (alone := path / WEIGHTS) in files:
         files = [file for file in files if file.suffix != ".safetensors" or file == alone]
     content = digest("".join(file_digest(file) for file in files))
     settings = {} if recipe.adapter is None else {f"adapter.{name}": value for name, value in asdict(recipe.adapter).items()}
