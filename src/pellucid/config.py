@@ -338,13 +338,15 @@ class Layer:
 
     order: where the norms stand. "pre": before each part (arXiv 2002.04745);  "post": after each sum (arXiv 1706.03762);  "sandwich":
     before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own;
-    "bare": as "pre", without the sums.  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).
+    "after": after each part, of what it made (OLMo 2);  "bare": as "pre", without the sums.  gain: of what each part made, before it is
+    added (Granite).  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).
     """
 
     attn: AnyAttention
     ffn: Mlp | Moe
     cross: Attention | None = None
     order: str = "pre"
+    gain: float = 1.0
     ranks: tuple[tuple[str, int], ...] = ()
 
 
@@ -357,9 +359,10 @@ class Config:
     layers: tuple[Layer, ...]
     tied: bool = False
     eps: float = 1e-5
-    norm: str = "rms"  # "rms offset": its weight counts from 1 (Gemma);  "layer": with a mean and a bias;  "layer, no bias";  "none"
+    norm: str = "rms"  # "rms offset": weight counts from 1 (Gemma); "layer": mean and bias; "layer offset"; "layer, no bias"; "none"
     positions: int | None = None  # tokens that learned positions reach, or sinusoids
-    logit_scale: float = 1.0
+    logit_scale: float = 1.0  # of the rows that the head reads (T5)
+    logit_factor: float = 1.0  # of the logits (Granite, Command R)
     encoder: tuple[Layer, ...] | None = None
     embed_scale: float = 1.0  # of the rows of the embedding, rounded to their dtype
     embed_width: int | None = None  # of the embedding and the head, where not the model's

@@ -29,16 +29,20 @@ def reads(raw: Raw, **how: Any) -> Config:
         return understand(raw, **how)[1]
 
 
+OLD_ROPE = {"gpt_neox": ("rotary_emb_base", "rotary_pct")}  # elsewhere rope_theta and partial_rotary_factor
+
+
 def old(raw: Raw) -> Raw:
     """Return a config.json of transformers 5 in the hub's older spelling: torch_dtype, rope_theta, rope_scaling with `type`, T5's tied."""
+    base, share = OLD_ROPE.get(raw["model_type"], ("rope_theta", "partial_rotary_factor"))
     out = {k: v for k, v in raw.items() if k not in ("dtype", "rope_parameters", "scale_decoder_outputs")}
     rope = dict(raw.get("rope_parameters") or {})
     if near := rope.get("sliding_attention"):  # Gemma 3, whose full layers alone are scaled
         rope, out["rope_local_base_freq"] = dict(rope["full_attention"]), near["rope_theta"]
     if rope:
-        out["rope_theta"], kind = rope.pop("rope_theta"), rope.pop("rope_type")
+        out[base], kind = rope.pop("rope_theta"), rope.pop("rope_type")
         if "partial_rotary_factor" in rope:
-            out["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+            out[share] = rope.pop("partial_rotary_factor")
         # gpt-oss alone takes null for YaRN
         out["rope_scaling"] = {"type": kind, **rope} if kind != "default" or raw["model_type"] == "gpt_oss" else None
     if "scale_decoder_outputs" in raw:
@@ -194,7 +198,8 @@ def test_three_tiers_of_fields(family: str) -> None:
         assert refused.value.key == key
         assert reads({**raw, name: value}, ignore=[name]) == replace(plain, ignored=(name,))
     assert "--ignore-field use_hyper_heads" in str(refused.value)
-    assert reads({**raw, "use_bidirectional_attention": None, "residual_multiplier": 1, "torchscript": False, "_anything": 3}) == plain
+    absent = {} if "residual_multiplier" in KINDS[family].reads else {"residual_multiplier": 1}
+    assert reads({**raw, **absent, "use_bidirectional_attention": None, "torchscript": False, "_anything": 3}) == plain
     with pytest.raises(ConfigError, match="residual_multiplier"):
         reads({**raw, "residual_multiplier": True})
 
@@ -219,7 +224,7 @@ def test_harmless_fields_are_harmless(family: str) -> None:
     """With all harmless fields changed, transformers' logits are the same bits."""
     assert ANOTHER.keys() <= HARMLESS
     j, ids = judge(family), prompts(family)
-    other = make(family, **ANOTHER)
+    other = make(family, **{name: value for name, value in ANOTHER.items() if name not in KINDS[family].reads})
     other.hf.load_state_dict(j.hf.state_dict())
     assert torch.equal(other.logits(*ids), j.logits(*ids))
     assert replace(reads(other.config), stops=(), starts=None) == replace(reads(j.config), stops=(), starts=None)
@@ -227,16 +232,19 @@ def test_harmless_fields_are_harmless(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ids_out_of_range_are_dropped_with_one_warning(family: str) -> None:
-    raw = judge(family).config | {"eos_token_id": [5, 97, -1], "pad_token_id": -2, "bos_token_id": 10**6}
+    plain = judge(family).config
+    vocab, free = plain["vocab_size"], "pad_token_id" not in KINDS[family].reads
+    raw = plain | {"eos_token_id": [5, vocab, -1], "bos_token_id": 10**6} | ({"pad_token_id": -2} if free else {})
     with pytest.warns(UserWarning, match="special token ids") as warned:
         cfg = understand(raw, "there/config.json")[1]
     assert cfg.stops == (5,)
     assert len(warned) == 1
-    for words in ("there/config.json", "eos_token_id = 97", "eos_token_id = -1", "pad_token_id = -2", "bos_token_id = 1000000", "96"):
+    named = (f"eos_token_id = {vocab}", "eos_token_id = -1", "bos_token_id = 1000000", *["pad_token_id = -2"] * free)
+    for words in ("there/config.json", *named, str(vocab - 1)):
         assert words in str(warned[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert understand(raw | {"eos_token_id": 96, "pad_token_id": None, "bos_token_id": 0})[1].stops == (96,)
+        assert understand(plain | {"eos_token_id": 96, "bos_token_id": 0} | ({"pad_token_id": None} if free else {}))[1].stops == (96,)
     assert reads(judge("t5").config | {"decoder_start_token_id": 97, "pad_token_id": 3}).starts == 3
 
 

@@ -63,6 +63,7 @@ _COVER = [
     ("bert", "relu, one kind"),
     ("bert", "tanh gelu"),
     ("bloom", "plain"),
+    ("cohere", "plain"),
     ("deepseek_v2", "biases"),
     ("deepseek_v2", "lite"),
     ("deepseek_v2", "no shared expert"),
@@ -75,15 +76,18 @@ _COVER = [
     ("glm4_moe", "yarn"),
     ("gpt2", "plain"),
     ("gpt_oss", "yarn without truncation"),
+    ("granite", "plain"),
     ("llama", "dynamic"),
     ("llama4_text", "as Scout"),
     ("marian", "gelu, starts elsewhere"),
     ("mixtral", "all experts"),
+    ("nemotron", "plain"),
     ("opt", "norms after, narrow"),
     ("qwen2_moe", "some dense"),
     ("t5", "plain"),
 ]
 _PLAIN = ["bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
+_PLAIN += ["cohere", "gpt_neox", "granite", "nemotron"]
 _PLAIN += ["llama4_text", "marian", "opt", "qwen2_moe", "t5"]
 COVER: list[Case] = CASES if FULL else _COVER
 EACH: list[Case] = [case for case in CASES if FULL or case in _COVER or case[1] == "plain"]  # every family, and every part

@@ -209,6 +209,7 @@ FUNCTIONS: dict[str, Callable[..., Named]] = {
     "min": least, "max": most, "sigmoid": each(lambda x: 1 / (1 + (-x).exp())), "tanh": each(torch.tanh), "ln": each(torch.log),
     "silu": each(lambda x: x / (1 + (-x).exp())), "relu": each(lambda x: x * (x > 0)), "gelu": each(lambda x: x * phi(x)),
     "gelu_tanh": each(lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+    "relu2": each(lambda x: x.clamp(min=0) ** 2),
     "gelu_bloom": each(lambda x: x / 2 * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x**3)))),
     "float32": each(lambda x: x.float().double()), "bfloat16": each(lambda x: x.bfloat16().double()),
     "top_k": cut(lambda x, k: x >= x.sort(descending=True)[0][int(k) - 1]), "top_p": cut(nucleus),

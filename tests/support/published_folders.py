@@ -14,8 +14,9 @@ ROWS: dict[str, Raw] = {row["id"]: row for row in json.loads((Path(__file__).par
 VOCAB, HEADS, HEAD, LAYERS = 97, 4, 16, 3
 SIZES: Raw = {
     **dict.fromkeys(("vocab_size", "decoder_vocab_size"), VOCAB),
-    **dict.fromkeys(("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads", "decoder_attention_heads"), HEADS),
-    **dict.fromkeys(("intermediate_size", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "intermediate_size_mlp"), 96),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads"), HEADS),
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"), 96),
+    "intermediate_size_mlp": 96,
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
     **dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts"), 8),
     **dict.fromkeys(("head_dim", "d_kv", "qk_nope_head_dim", "v_head_dim"), HEAD),
@@ -25,9 +26,9 @@ SIZES: Raw = {
     "first_k_dense_replace": 1,
     "attention_chunk_size": 8,
 }
-DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
-WIDTHS = ("hidden_size", "n_embd", "n_embed", "d_model")
-WINDOWS = ("sliding_window", "sliding_window_size")
+DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+WIDTHS = ("hidden_size", "dim", "n_embd", "n_embed", "d_model")
+WINDOWS = ("sliding_window", "sliding_window_size", "window_size")
 
 
 def published(id: str, part: str = "config") -> Raw | None:
@@ -46,7 +47,7 @@ def tiny(hf: Raw) -> Raw:
     if "text_config" in hf:
         return ids(hf) | {"text_config": tiny(hf["text_config"])}
     out = hf | {name: SIZES[name] for name in SIZES.keys() & hf.keys() if hf[name] is not None}
-    heads = next((hf[n] for n in ("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads") if n in hf), 1)
+    heads = next((hf[n] for n in ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads") if n in hf), 1)
     width = next((hf[n] for n in WIDTHS if n in hf), 1)
     own = hf.get("head_dim") is not None and hf["head_dim"] * heads != width  # a width of heads that follows from no other field
     out |= {n: HEADS * HEAD // (1 + own) for n in WIDTHS if n in hf}
@@ -59,7 +60,8 @@ def tiny(hf: Raw) -> Raw:
         out["word_embed_proj_dim"] = HEADS * HEAD // (1 + (hf["word_embed_proj_dim"] != width))
     depth = hf.get("sliding_window_pattern", LAYERS - 1) + 1
     out |= {n: depth for n in DEPTHS if n in hf}
-    out |= {"layer_types": hf["layer_types"][:depth]} if "layer_types" in hf else {}
+    out |= {n: hf[n][:depth] for n in ("layer_types", "no_rope_layers", "attention_layers") if n in hf}
+    out |= {"attention_types": [[out["attention_layers"], 1]]} if "attention_types" in hf else {}
     out |= {"max_window_layers": depth - (hf["max_window_layers"] != hf["num_hidden_layers"])} if "max_window_layers" in hf else {}
     out |= {n: 8 for n in WINDOWS if hf.get(n) is not None and hf[n] < hf.get("max_position_embeddings", 0)}
     if hf.get("n_group", 1) > 1:

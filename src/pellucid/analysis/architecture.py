@@ -11,6 +11,7 @@ from pellucid.counting.meta_run import meta_model
 from pellucid.nn.block import Block
 
 BEFORE = {"pre", "sandwich", "parallel", "parallel, two norms", "bare"}  # orders in which a norm stands before a part
+OF_WHAT_IT_MADE = {"sandwich", "after"}  # orders in which one stands between a part and its sum
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def stack(kind: str, layers: tuple[Layer, ...]) -> Iterator[DrawnPart]:
         for name, note in inner:
             yield from (DrawnPart("norm", depth=1),) if layer.order in BEFORE else ()
             yield DrawnPart(name, note, depth=1)
-            yield from (DrawnPart("norm", depth=1),) if layer.order == "sandwich" else ()
+            yield from (DrawnPart("norm", depth=1),) if layer.order in OF_WHAT_IT_MADE else ()
             yield from (DrawnPart("sum", depth=1),) if layer.order != "bare" else ()
             yield from (DrawnPart("norm", depth=1),) if layer.order == "post" else ()
 

@@ -230,7 +230,7 @@ class Walk:
     def matrix(self, s: Seen, channels: Tensor) -> Tensor:
         """Return the rows `channels` of the matrix that made a tensor [channels in], in float64."""
         owner = self.module.get_submodule(s.weights[0].rpartition(".")[0])
-        if s.path in ("logits", "uncapped"):  # whose table may be the embedding's
+        if s.path in ("logits", "uncapped", "unscaled"):  # whose table may be the embedding's
             owner = self.module.head
         own = owner.dense_weight() if hasattr(owner, "dense_weight") else dense_weight(self.tensor(s.weights[0]))
         if s.path.endswith((".k", ".v")) and len(s.shape) == 4 and own.shape[0] != s.shape[2] * s.shape[3]:

@@ -34,7 +34,7 @@ MOST = 2**31 - 1
 FAR = 2**20  # of a bucket's reach: kernels hold a number for each distance
 ABOVE_0 = {"theta", "factor", "cap", "logit_cap", "low", "high"}
 OF_CROSS = {"heads", "kv_heads", "width", "bias", "out_bias", "scale"}  # all that attention to an encoder's rows has
-OF_HEAD = {"logit_scale", "logit_cap", "head_bias", "transform", "tied"}
+OF_HEAD = {"logit_scale", "logit_factor", "logit_cap", "head_bias", "transform", "tied"}
 TEXTS = {"on": True, "true": True, "off": False, "false": False}
 Spec = TypeVar("Spec")
 

@@ -93,6 +93,7 @@ SIGNS: dict[str, Callable[[Mapping[str, Any]], Iterator[Note]]] = {
     r"^pattern · v$": one("pattern"),
     r"\bsilu\(": one("silu"),
     r"\brelu\(": one("relu"),
+    r"\brelu2\(": one("relu2"),
     r"\bgelu\(": one("gelu"),
     r"\bgelu_tanh\(": one("gelu_tanh"),
     r"\bgelu_bloom\(": one("gelu_bloom"),

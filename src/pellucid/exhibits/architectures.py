@@ -54,6 +54,7 @@ def norms(cfg: Config) -> str:
     """Say where the norms of a model's blocks stand."""
     places = {
         "post": say("exhibit.architectures.after"),
+        "after": say("exhibit.architectures.made"),
         "sandwich": say("exhibit.architectures.both"),
         "bare": say("exhibit.architectures.before"),
     }

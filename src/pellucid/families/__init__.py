@@ -30,7 +30,10 @@ NOT_FAMILIES = {
         "moe_fields",
     ),
 }
-DASHED = {"openai_gpt": "openai-gpt"}  # {file: model type}, where a Python file cannot be named after its model type
+DASHED = {
+    "openai_gpt": "openai-gpt",
+    "xlm_roberta": "xlm-roberta",
+}  # {file: model type}, where a Python file cannot be named after its model type
 NO_PADDING = ("pad_token_id", -1)  # how the first conversions of LLaMA say that there is none
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from pellucid.config import Config
 from pellucid.errors import UseError, nearest
 from pellucid.families.family import Family
 from pellucid.families.names import TensorGroup, plan
@@ -124,6 +125,11 @@ def groups(module: Any, family: Family) -> list[TensorGroup]:
     return plan(family.rules_for(module.config), shapes)[0]
 
 
+def product(cfg: Config) -> str:
+    """Return the path of what the head's product makes."""
+    return "unscaled" if cfg.logit_factor != 1.0 else "logits" if cfg.logit_cap is None else "uncapped"
+
+
 def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the names of transformers' modules whose output is one of our tensors."""
     parts = dict(module.named_modules(remove_duplicate=False))
@@ -141,7 +147,7 @@ def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[st
     biased = any("head.bias" in g.ours and not g.disk[0].endswith(".bias") for g in groups(module, family))  # Marian adds it after
     if module.config.head and not biased:
         apart = named.get("head", "") not in ("", named.get("embed"))
-        yield named["head"] if apart else "lm_head", ("logits",) if module.config.logit_cap is None else ("uncapped",)
+        yield named["head"] if apart else "lm_head", (product(module.config),)
     yield from ((theirs, tuple(paths)) for theirs, paths in taken.items())
     for at, part in parts.items():
         if not re.search(r"(^|\.)layers\.\d+(\.(attn|ffn|cross))?$", at):

@@ -16,6 +16,12 @@ from pellucid.families.names import Rule
 POOLER = {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"}
 
 
+def bare(hf: Fields) -> bool:
+    """Return True if the class that wrote the file has no head."""
+    names = hf.get("architectures", None)
+    return isinstance(names, list) and len(names) == 1 and str(names[0]).endswith("Model")
+
+
 def config(hf: Fields) -> c.Config:
     width, heads, layers = hf.integer("hidden_size"), hf.integer("num_attention_heads"), hf.integer("num_hidden_layers", high=100_000)
     hf.relate(width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
@@ -37,8 +43,7 @@ def config(hf: Fields) -> c.Config:
         final_norm=False,
         context=positions,
     )
-    bare = hf.get("architectures", None) == ["BertModel"]
-    return ending(cfg, not bare, bare)
+    return ending(cfg, not bare(hf), bare(hf))
 
 
 def ending(cfg: c.Config, head: bool, pooler: bool) -> c.Config:
@@ -59,19 +64,26 @@ def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
     return of_texts if cfg.pooler else (*of_texts, r"bert\.pooler\..*")
 
 
-LAYER = "bert.encoder.layer.{i}"
+def stack(name: str) -> tuple[Rule, ...]:
+    """Return the table of everything below the head; `name` is the model's in transformers, with which all names begin."""
+    embeddings, layer = f"{name}.embeddings", f"{name}.encoder.layer.{{i}}"
+    return (
+        Rule(f"{embeddings}.word_embeddings.*", "embed.*"),
+        Rule(f"{embeddings}.position_embeddings.*", "positions.*"),
+        Rule(f"{embeddings}.token_type_embeddings.*", "types.*"),
+        Rule(f"{embeddings}.LayerNorm.*", "embed_norm.*"),
+        *(Rule(f"{layer}.attention.self.{n}.*", f"layers.{{i}}.attn.{n[0]}.*") for n in ("query", "key", "value")),
+        Rule(f"{layer}.attention.output.dense.*", "layers.{i}.attn.o.*"),
+        Rule(f"{layer}.attention.output.LayerNorm.*", "layers.{i}.attn_norm.*"),
+        Rule(f"{layer}.intermediate.dense.*", "layers.{i}.ffn.up.*"),
+        Rule(f"{layer}.output.dense.*", "layers.{i}.ffn.down.*"),
+        Rule(f"{layer}.output.LayerNorm.*", "layers.{i}.ffn_norm.*"),
+        Rule(f"{name}.pooler.dense.*", "pooler.*"),
+    )
+
+
 RULES = (
-    Rule("bert.embeddings.word_embeddings.*", "embed.*"),
-    Rule("bert.embeddings.position_embeddings.*", "positions.*"),
-    Rule("bert.embeddings.token_type_embeddings.*", "types.*"),
-    Rule("bert.embeddings.LayerNorm.*", "embed_norm.*"),
-    *(Rule(f"{LAYER}.attention.self.{n}.*", f"layers.{{i}}.attn.{n[0]}.*") for n in ("query", "key", "value")),
-    Rule(f"{LAYER}.attention.output.dense.*", "layers.{i}.attn.o.*"),
-    Rule(f"{LAYER}.attention.output.LayerNorm.*", "layers.{i}.attn_norm.*"),
-    Rule(f"{LAYER}.intermediate.dense.*", "layers.{i}.ffn.up.*"),
-    Rule(f"{LAYER}.output.dense.*", "layers.{i}.ffn.down.*"),
-    Rule(f"{LAYER}.output.LayerNorm.*", "layers.{i}.ffn_norm.*"),
-    Rule("bert.pooler.dense.*", "pooler.*"),
+    *stack("bert"),
     Rule("cls.predictions.transform.dense.*", "transform.dense.*"),
     Rule("cls.predictions.transform.LayerNorm.*", "transform.norm.*"),
     Rule("cls.predictions.decoder.weight", "head.weight"),

@@ -39,13 +39,13 @@ LAYERS = (
     Rule("transformer.h.{i}.mlp.c_fc.*", "layers.{i}.ffn.up.*", TURNED),
     Rule("transformer.h.{i}.mlp.c_proj.*", "layers.{i}.ffn.down.*", TURNED),
 )
-RULES = (
+ENDS = (
     Rule("transformer.wte.*", "embed.*"),
     Rule("transformer.wpe.*", "positions.*"),
-    *LAYERS,
     Rule("transformer.ln_f.*", "norm.*"),
     Rule("lm_head.*", "head.*"),
 )
+RULES = (*ENDS, *LAYERS)
 IGNORED = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)  # masks that old files carry
 
 

@@ -14,14 +14,15 @@ def rope(
     part: float | None = None,
     layer: str | None = None,
     base: str = "rope_theta",
+    share: str = "partial_rotary_factor",
 ) -> Rope:
     """Return the rotary settings, from `rope_parameters`, or from `rope_theta` and `rope_scaling` with `rope_type` or `type`.
 
-    theta: the default.  part: the default fraction of a head that rotates; None if the family has no such field.  base: theta's old field.
-    layer: the kind of layer, where `rope_parameters` has one object for each kind.
+    theta: the default.  part: the default fraction of a head that rotates; None if the family has no such field.  base, share: the old
+    fields of both.  layer: the kind of layer, where `rope_parameters` has one object for each kind.
     """
     theta = hf.number(base, theta, above=1.0)
-    part = part if part is None else hf.number("partial_rotary_factor", part)
+    part = part if part is None else hf.number(share, part)
     scaling = settings(hf, layer)
     if scaling is not None:
         theta = scaling.number("rope_theta", theta, above=1.0)

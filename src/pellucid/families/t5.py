@@ -18,12 +18,19 @@ FORWARDS = {
 
 
 def config(hf: Fields) -> c.Config:
+    tied = hf.flag("tie_word_embeddings", True)
+    cfg = transfer(hf, "relu")
+    return replace(cfg, tied=tied, logit_scale=cfg.width**-0.5 if hf.flag("scale_decoder_outputs", tied) else 1.0)
+
+
+def transfer(hf: Fields, forward: str) -> c.Config:
+    """Return the Config that T5's fields describe, with an untied head. forward: the feed-forward part of a file that does not say."""
     width, heads, layers = hf.integer("d_model"), hf.integer("num_heads"), hf.integer("num_layers", high=100_000)
     depth, vocab = hf.integer("num_decoder_layers", layers, high=100_000), hf.integer("vocab_size")
     count, reach = hf.integer("relative_attention_num_buckets", 32, low=4), hf.integer("relative_attention_max_distance", 128)
     relation = "relative_attention_max_distance > relative_attention_num_buckets / 2"
     hf.relate(reach > count // 2, relation, reach=reach, buckets=count)
-    act, gated = hf.choice("feed_forward_proj", FORWARDS, "relu")
+    act, gated = hf.choice("feed_forward_proj", FORWARDS, forward)
     hf.read |= {"dense_act_fn", "is_gated_act"}  # told again by feed_forward_proj
     hf.read |= {"n_positions"}  # the length in training; a bias by distance knows no last position
 
@@ -31,15 +38,11 @@ def config(hf: Fields) -> c.Config:
         return c.Attention(heads, heads, hf.integer("d_kv"), scale=1.0, causal=causal, buckets=buckets)
 
     mlp = c.Mlp(hf.integer("d_ff"), act, gated)
-    tied = hf.flag("tie_word_embeddings", True)
-    scaled = hf.flag("scale_decoder_outputs", tied)
     return c.Config(
         vocab=vocab,
         width=width,
         layers=(c.Layer(attn(True, c.Buckets(count, reach, False)), mlp, cross=attn(False)),) * depth,
-        tied=tied,
         eps=hf.number("layer_norm_epsilon", 1e-6),
-        logit_scale=width**-0.5 if scaled else 1.0,
         encoder=(c.Layer(attn(False, c.Buckets(count, reach, True)), mlp),) * layers,
         starts=next((i for name in ("decoder_start_token_id", "pad_token_id") for i in hf.ids(name) if 0 <= i < vocab), 0),
     )

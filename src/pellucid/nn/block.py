@@ -49,6 +49,7 @@ class Block(nn.Module):
 
     def __init__(self, cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> None:
         super().__init__()
+        self.gain = spec.gain if spec.gain != 1.0 else None
         self.add_norms("attn", cfg)
         self.attn = attention(cfg, spec.attn, table)
         if spec.cross is not None:
@@ -71,7 +72,8 @@ class Block(nn.Module):
         return tap(ops.add(x, self.run(part, self.normed(f"{part}_norm", x), step)), f"{total}: B T D")
 
     def run(self, part: str, x: Tensor, step: Step) -> Tensor:
-        return tap(getattr(self, part)(x, step), f"{part}: B T D")
+        x = tap(getattr(self, part)(x, step), f"{part}: B T D")
+        return x if self.gain is None else tap(ops.scaled(x, self.gain), f"{part}_scaled: B T D")
 
     def normed(self, norm: str, x: Tensor) -> Tensor:
         return tap(getattr(self, norm)(x), f"{norm}: B T D")
@@ -96,6 +98,13 @@ class SandwichBlock(Block):
     def sum(self, x: Tensor, part: str, total: str, step: Step) -> Tensor:
         y = self.run(part, self.normed(f"{part}_norm", x), step)
         return tap(ops.add(x, self.normed(f"{part}_post_norm", y)), f"{total}: B T D")
+
+
+class AfterBlock(Block):
+    """A norm of what each part made, before the sum, and none before the part (OLMo 2, arXiv 2501.00656)."""
+
+    def sum(self, x: Tensor, part: str, total: str, step: Step) -> Tensor:
+        return tap(ops.add(x, self.normed(f"{part}_norm", self.run(part, x, step))), f"{total}: B T D")
 
 
 class BareBlock(Block):
@@ -131,7 +140,7 @@ class OneNormBlock(ParallelBlock):
 
 ORDERS = {
     "pre": Block, "post": PostBlock, "sandwich": SandwichBlock, "parallel": OneNormBlock, "parallel, two norms": ParallelBlock,
-    "bare": BareBlock,
+    "after": AfterBlock, "bare": BareBlock,
 }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ class LogitsHead(nn.Module):
         if cfg.tied:  # one table for the first and the last product, arXiv 1608.05859
             self.head.weight = embed.weight
         self.logit_scale = cfg.logit_scale if cfg.logit_scale != 1.0 else None
+        self.logit_factor = cfg.logit_factor if cfg.logit_factor != 1.0 else None
         self.logit_cap = cfg.logit_cap
         self.narrow = Linear(cfg.width, cfg.embed_width, False) if cfg.embed_width is not None else None
         self.transform = Transform(cfg) if cfg.transform is not None else None
@@ -52,6 +53,8 @@ class LogitsHead(nn.Module):
         if self.transform is not None:
             x = tap(self.transform(x, length, rows), f"transform: B {length} D", rows)
         logits = self.head(x)
+        if self.logit_factor is not None:
+            logits = ops.scaled(tap(logits, f"unscaled: B {length} V", rows), self.logit_factor)
         if self.logit_cap is not None:
             logits = ops.capped(tap(logits, f"uncapped: B {length} V", rows), self.logit_cap)
         return tap(logits, f"logits: B {length} V", rows)

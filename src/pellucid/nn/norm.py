@@ -55,6 +55,20 @@ class LayerNorm(nn.Module):
         return ops.layer(x, self.weight, self.bias, self.eps)
 
 
+class OffsetLayerNorm(LayerNorm):
+    """LayerNorm times 1 + weight, so that weights decay to 1 (Nemotron-4, arXiv 2402.16819)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__(width, eps)
+        nn.init.zeros_(self.weight)
+
+    def gain(self) -> Tensor:
+        return 1.0 + self.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.layer_offset(x, self.weight, self.bias, self.eps)
+
+
 class PlainLayerNorm(nn.Module):
     """LayerNorm without the bias (PaLM, arXiv 2204.02311)."""
 
@@ -83,5 +97,6 @@ class NoNorm(nn.Module):
 
 
 NORMS: dict[str, type[RmsNorm] | type[LayerNorm] | type[PlainLayerNorm] | type[NoNorm]] = {
-    "rms": RmsNorm, "rms offset": OffsetRmsNorm, "layer": LayerNorm, "layer, no bias": PlainLayerNorm, "none": NoNorm,
+    "rms": RmsNorm, "rms offset": OffsetRmsNorm, "layer": LayerNorm, "layer offset": OffsetLayerNorm,
+    "layer, no bias": PlainLayerNorm, "none": NoNorm,
 }  # fmt: skip

@@ -20,7 +20,7 @@ from pellucid.ops.linear import (
     scaled,
 )
 from pellucid.ops.mixture import mixture
-from pellucid.ops.norm import layer, rms, rms_offset
+from pellucid.ops.norm import layer, layer_offset, rms, rms_offset
 from pellucid.ops.precision import rounded, wide
 from pellucid.ops.rotate import angles, rotate
 from pellucid.ops.sinusoid import sinusoids
@@ -45,6 +45,7 @@ __all__ = [
     "grouped",
     "identity",
     "layer",
+    "layer_offset",
     "linear",
     "linear_wide",
     "merged",

@@ -74,9 +74,15 @@ def gelu_bloom(x: Tensor) -> Tensor:
     return x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1.0 + 0.044715 * x * x)))
 
 
+def relu2(x: Tensor) -> Tensor:
+    """Compute the square of max(x, 0), arXiv 2109.08668."""
+    return F.relu(x).square()
+
+
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "relu": F.relu,
+    "relu2": relu2,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "gelu_bloom": gelu_bloom,

@@ -23,9 +23,9 @@ RMS = OpKind(
 )
 LAYER_NORM = OpKind(
     "layer norm",
-    lambda m: f"({m.x} − μ) / σ · {m.weights[0]}{m.bias}",
-    labels={"centred": lambda m: f"{m.x} − μ", "over": lambda m: "1/σ"},
-    template=lambda m: "({x} − {mean}) / {deviation} · {weight}" + " + {bias}" * len(m.biases),
+    lambda m: f"({m.x} − μ) / σ · {gain(m)}{m.bias}",
+    labels={"centred": lambda m: f"{m.x} − μ", "over": lambda m: "1/σ", "gain": gain},
+    template=lambda m: "({x} − {mean}) / {deviation} · " + ("{gain}" if m.setting("offset") else "{weight}") + " + {bias}" * len(m.biases),
 )
 
 
@@ -75,12 +75,33 @@ def layer(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         y = torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
     def terms(i: Index) -> Terms:
-        row = x[i[:-1]].double()
-        mean, deviation = row.mean(), (row.var(unbiased=False) + eps).sqrt()
-        terms_of_cell = Terms(centred=x[i].double() - mean, over=1.0 / deviation, weight=weight[i[-1]])
-        return terms_of_cell.plus(bias=None if bias is None else bias[i[-1]]).of(x=x[i], mean=mean, deviation=deviation)
+        return over_deviation(x, i, eps, {"weight": weight[i[-1]]}, bias)
 
     def again(weight: Tensor, bias: Tensor | None) -> Tensor:
         return layer(x, weight, bias, eps)
 
     return note(y, LAYER_NORM.name, (x,), (weight, bias), terms, settings=lambda: {"eps": eps}, again=again)
+
+
+def over_deviation(x: Tensor, i: Index, eps: float, gain: dict[str, Tensor], bias: Tensor | None) -> Terms:
+    """Return the terms of cell i: x less its row's mean, over its row's deviation, times a gain, plus a bias."""
+    row = x[i[:-1]].double()
+    mean, deviation = row.mean(), (row.var(unbiased=False) + eps).sqrt()
+    terms = Terms(centred=x[i].double() - mean, over=1.0 / deviation, **gain)
+    return terms.plus(bias=None if bias is None else bias[i[-1]]).of(x=x[i], mean=mean, deviation=deviation)
+
+
+def layer_offset(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Compute (x [... D] - mean) / sqrt(variance + eps) · (1 + weight) + bias, as in Nemotron."""
+    if native.fits_norm(x, weight, bias):
+        y = native.norm(x, weight, bias, eps, centred=True, offset=True)
+    else:
+        y = torch.nn.functional.layer_norm(x, x.shape[-1:], weight + 1.0, bias, eps)
+
+    def terms(i: Index) -> Terms:
+        return over_deviation(x, i, eps, {"gain": 1.0 + weight[i[-1]].double()}, bias)
+
+    def again(weight: Tensor, bias: Tensor) -> Tensor:
+        return layer_offset(x, weight, bias, eps)
+
+    return note(y, LAYER_NORM.name, (x,), (weight, bias), terms, settings=lambda: {"eps": eps, "offset": 1}, again=again)

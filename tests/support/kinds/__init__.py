@@ -69,7 +69,8 @@ class Kind:
     task: transformers' class is AutoModelFor<task>.  sharp: the factor of queries' and keys' weights, so that attention is far from
     uniform.  own_head: quirks whose file stores a head that transformers would tie.  silent: a pattern of parameters without effect.
     chooses: a pattern of parameters that only choose, so that a nudge may change nothing.  islands: True if transformers computes a
-    part in float32 in every dtype.  attention: transformers' implementation of attention.
+    part in float32 in every dtype.  attention: transformers' implementation of attention.  reads: fields that it reads, and that are
+    harmless in others.  first_row: the number that transformers gives to the first position.
     """
 
     tiny: Raw
@@ -84,6 +85,8 @@ class Kind:
     chooses: str = r"(?!)"
     islands: bool = True
     attention: str = "eager"
+    reads: tuple[str, ...] = ()
+    first_row: int = 0
 
 
 STEMS = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem != "__init__")

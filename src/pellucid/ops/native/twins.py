@@ -15,6 +15,7 @@ ROWS = 16  # torch multiplies more rows as fast; but see library.any_rows
 ROUTED = ROWS * ROWS  # the most rows of tokens times experts chosen
 BF16_IS_FAST = torch.cpu._is_avx512_bf16_supported()  # without, torch multiplies bf16 at a tenth of the speed of float32
 ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3, "clamped": 4}
+SQUARES = {"relu2": "relu"}  # the activation of which another is the square: its kernel runs twice
 SCALED, CAPPED, SIGMOID = 5, 6, 7
 MANY = {"linear": "many", "linear_wide": "many_wide"}  # the kernels of more than ROWS rows
 PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor has no memory of its own to point to
@@ -159,11 +160,14 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 def fits_gate(g: Tensor, up: Tensor | None, act: str) -> bool:
     some = taken(g) or (g.ndim == 2 and 0 < g.shape[0] <= most(ROUTED))
-    return some and act in ACTS and (up is None or up.shape == g.shape) and fits(g, up)
+    return some and act in ACTS.keys() | SQUARES.keys() and (up is None or up.shape == g.shape) and fits(g, up)
 
 
 def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
     """Compute act(g) · up, or act(g) if `up` is None."""
+    if act in SQUARES:
+        act = SQUARES[act]
+        up = each(g, up, ACTS[act])
     return each(g, up, ACTS[act])
 
 

@@ -1,0 +1,7 @@
+"""camembert, tiny: roberta by another name."""
+
+from dataclasses import replace
+
+from kinds.roberta import KIND as ROBERTA
+
+KIND = replace(ROBERTA, quirks={"plain": {}, "gelu by tanh": {"hidden_act": "gelu_new"}, "wide": {"intermediate_size": 64}})

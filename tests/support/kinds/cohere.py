@@ -1,0 +1,21 @@
+"""cohere, tiny."""
+
+from kinds import LLAMA, Kind
+
+KIND = Kind(
+    tiny=LLAMA | {"pad_token_id": 0},
+    quirks={
+        "plain": {},
+        "biases, own head": {"attention_bias": True, "tie_word_embeddings": False, "num_key_value_heads": 4},
+        "another factor": {"logit_scale": 0.3, "hidden_act": "gelu", "layer_norm_eps": 0.01},
+    },
+    dtypes=("plain",),
+    changes=(
+        ("plain", {"logit_scale": 0.07}),
+        ("plain", {"rope_parameters": {"rope_type": "default", "rope_theta": 510_000.0}}),
+    ),
+    refused=(
+        ("plain", {"num_key_value_heads": 3}, "num_attention_heads % num_key_value_heads == 0"),
+        ("plain", {"use_qk_norm": True}, "use_qk_norm"),
+    ),
+)
