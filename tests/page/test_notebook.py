@@ -166,6 +166,7 @@ def framed(browser: Browser, cell: str, folder: Path) -> tuple[Frame, list[str]]
 def test_a_notebook_shows_a_trace(browser: Browser, trace: Trace, tmp_path: Path) -> None:
     """Values are Python's; a click opens a tile though the frame has no address; the frame reaches neither notebook nor network."""
     frame, faults = framed(browser, trace._repr_html_(), tmp_path)
+    frame.click("nav a >> nth=1")
     assert frame.get_attribute("[data-picked]", "data-picked") == str(trace.new[0])
     frame.click('[data-path="layers.0.attn.scores"]')
     frame.wait_for_selector("aside .frame[data-cells]:not([data-cells='0'])")
@@ -175,7 +176,7 @@ def test_a_notebook_shows_a_trace(browser: Browser, trace: Trace, tmp_path: Path
     index = tuple(map(int, (frame.get_attribute("#reading", "data-cell") or "").split(",")))
     value = trace["layers.0.attn.scores"].value[index]
     assert torch.tensor(float(frame.get_attribute("#reading", "data-value") or "nan")).to(value.dtype) == value
-    frame.click("nav a >> nth=2")
+    frame.click("nav a >> nth=3")
     frame.wait_for_selector("tr[data-id]")
     with pytest.raises(Error, match="cross-origin"):
         frame.evaluate("parent.secret")
@@ -195,7 +196,7 @@ def test_a_notebook_shows_a_tensor_and_a_model(browser: Browser, trace: Trace, s
     bill = pellucid.count("pellucid/capitals", dtype="float32", cache="float32")
     for number in ("parameters.total", "bytes.total", "cache.bytes_per_token", "flops.prefill", "flops.decode"):
         assert frame.get_attribute(f"td[data-number='{number}']", "data-value") == str(int(bill[number])), number
-    frame.click("nav a >> nth=0")
+    frame.click("nav a >> nth=1")
     frame.wait_for_selector('[data-path="layers.0.attn.q"]')
     assert "H4" in frame.inner_text('[data-path="layers.0.attn.q"] .axes')
     assert faults == []

@@ -158,11 +158,11 @@ def test_both_languages_say_all_of_it(tab: Tab, language: str) -> None:
     tab.go(lang=language, prompt=PROMPT)
     messages = phrases(language)
     assert tab.page.evaluate("document.documentElement.lang") == {"en": "en", "zh": "zh-Hans"}[language]
-    assert tab.page.locator("nav a").first.inner_text() == messages["page.view.life"]
+    assert tab.page.locator("nav a").first.inner_text() == messages["page.view.map"]
     assert messages["axis.D"] in tab.page.inner_text(".legend")
     tab.page.click(f"[title='{messages['page.language']}']")
     other = phrases("zh" if language == "en" else "en")
-    assert tab.page.locator("nav a").first.inner_text() == other["page.view.life"]
+    assert tab.page.locator("nav a").first.inner_text() == other["page.view.map"]
 
 
 def test_without_webgl_the_pictures_are_the_same(browser: Browser, address: str) -> None:
@@ -206,7 +206,7 @@ def test_a_link_gives_back_what_was_selected(tab: Tab) -> None:
     assert page.locator(".block.chosen .path").inner_text() == "layers.3.attn"
     assert page.locator(".heads .chosen").get_attribute("aria-label") == phrases("en")["page.head"].format(head=2)
     assert page.locator(".token.chosen .at").inner_text() == "1"
-    page.click("nav a >> nth=0")
+    page.click("nav a >> nth=1")
     page.click('[data-path="layers.0.attn_norm"]')
     page.go_back()
     page.wait_for_selector("aside", state="detached")

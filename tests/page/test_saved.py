@@ -179,7 +179,7 @@ def test_all_views_of_a_trace(browser: Browser, trace: Trace, file: Path) -> Non
         assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == trace.ids + trace.new
         assert tab.page.input_value("#prompt") == PROMPT
         assert tab.page.get_attribute("[data-picked]", "data-picked") == str(trace.new[0])
-        assert tab.page.locator("nav a").all_inner_texts() == ["Life", "Attention", "Next token", "Cache"]
+        assert tab.page.locator("nav a").all_inner_texts() == ["Map", "Life", "Attention", "Next token", "Cache"]
         open_file(tab, file, "[data-weight]", view="attention", block="layers.2", head=1, position=3)
         weights = tab.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
         assert torch.equal(torch.tensor(weights), trace.all("layers.2.attn.pattern")[0].value[0, 1, 3])

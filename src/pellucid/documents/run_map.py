@@ -202,7 +202,10 @@ def rows_of(run: Run, steps: Sequence[dict[str, Seen]], name: str, blocks: int) 
         if one is None:
             continue
         cached = 0 if name == "encoder" else run.fed(k)[1]
+        if cached > len(at):  # a step before it was not recorded
+            break
         at = [*at[:cached], *((k, i) for i in range(one.leaves.shape[1]))]
+    at = at[: len(stack_tokens(run, name))]  # a trace in part may not name all of its tokens
     most = max(LEAST, min(MOST, CELLS // blocks))
     return Rows(at, max(1, -(-len(at) // most)))
 
@@ -233,9 +236,14 @@ def stack(
     return {"name": name, "rows": written(run, rows, name), "start": numbers(start), "blocks": documents}
 
 
+def stack_tokens(run: Run, name: str) -> list[int]:
+    """Return the ids of a stack's rows."""
+    return list(run.trace.ids) if name == "encoder" else [*run.read, *run.trace.new]
+
+
 def written(run: Run, rows: Rows, name: str) -> list[MapRowDocument]:
     """Return the rows with their pieces. A decoder beside an encoder reads its own tokens."""
-    ids = run.trace.ids if name == "encoder" else [*run.read, *run.trace.new]
+    ids = stack_tokens(run, name)
     made: list[MapRowDocument] = []
     for first in range(0, len(rows.at), rows.each):
         last = min(first + rows.each, len(rows.at)) - 1
