@@ -101,6 +101,7 @@ def test_a_file_that_was_saved_from_change_opens_on_no_dead_form(browser: Browse
     with open_offline_tab(browser, file) as tab:
         open_file(tab, file, "[data-unchanged]")
         assert tab.page.locator("main form").count() == 0
+        open_file(tab, file, ".river [data-path]", view="life")
         assert tab.page.locator(".river [data-path]").count() > 20
         open_file(tab, file, "tr[data-step='0'] [data-total]", view="cache")
         assert tab.page.locator("main form button:not([type=button]), main form input[type=number]").count() == 0

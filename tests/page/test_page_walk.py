@@ -29,6 +29,7 @@ SAMPLED = "temperature:2 seed:3"
 TILES = ["scores", "pattern", "logits"]  # endings of paths; of each the first that is there
 # A few changes in each view, so that all views and all kinds of change occur; each is of a specimen that has something to show in it.
 QUICK: list[tuple[str, str, list[str]]] = [
+    ("pellucid/capitals", "map", ["prompt", "theme"]),
     ("pellucid/capitals", "life", ["step", "theme"]),
     ("pellucid/capitals", "tile", ["head", "cell"]),
     ("pellucid/capitals", "next", ["sampling"]),

@@ -175,7 +175,7 @@ def test_cells_without_terms_say_so(browser: Browser, specimen: Model, trace: Tr
 def test_all_views_of_a_trace(browser: Browser, trace: Trace, file: Path) -> None:
     """Tokens, cards, candidates, the next token, a head's weights, the cache and later steps are the trace's."""
     with open_offline_tab(browser, file) as tab:
-        open_file(tab, file, "[data-picked]")
+        open_file(tab, file, "[data-picked]", view="life")
         assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == trace.ids + trace.new
         assert tab.page.input_value("#prompt") == PROMPT
         assert tab.page.get_attribute("[data-picked]", "data-picked") == str(trace.new[0])

@@ -99,7 +99,7 @@ def test_only_what_can_be_known_carries_loss(objective: type[Causal]) -> None:
     made = objective(TOKENIZER)
     documents = made.documents(DATA, 3)
     assert len(documents) == 500
-    for e, (given, target) in zip(examples(DATA, 3), documents, strict=False):
+    for e, (given, target, *_) in zip(examples(DATA, 3), documents, strict=False):
         assert TOKENIZER.decode(given) == e.stated and TOKENIZER.decode(target[:-1]) == e.again and target[-1] == made.end
     for (ids, again), document in zip(copies(DATA, TOKENIZER.get_vocab_size(), 3), documents[400:], strict=True):
         assert document == Document(ids, again)
