@@ -111,7 +111,7 @@ def test_a_card_describes_its_axes_and_its_source_in_words(tab: Tab) -> None:
 def test_a_view_that_is_not_there_is_the_first(tab: Tab, model: str, view: str) -> None:
     tab.go(model=model, view=view)
     assert tab.page.locator("main nav a[aria-current]").all_inner_texts() == [MESSAGES["page.view.map"]]
-    assert tab.page.locator("svg[data-map]").count() == 1
+    expect(tab.page.locator("svg[data-map]")).to_have_count(1)
 
 
 def test_a_change_is_made_by_its_button_and_not_on_the_way(tab: Tab) -> None:
