@@ -159,7 +159,7 @@ def test_places_that_are_off_by_the_fences_are_seen() -> None:
     wanted = by_renderings(TEMPLATES["chatml"], LONGER)
 
     def fenced(self: Chat, rendered: Any, given: Any) -> Any:
-        return self._library.placed(self._fence(rendered)[0])
+        return self._library.located(self._fence(rendered)[0])
 
     with swapped(Chat, "located", fenced):
         assert lessons(made(TEMPLATES["chatml"]), LONGER) != wanted
