@@ -96,6 +96,8 @@ def inputs(model: Model, prompt: str | None) -> tuple[Tensor, ...]:
     rng = torch.Generator().manual_seed(0)
     length = min(TOKENS, model.config.positions or TOKENS)
     ids = torch.randint(model.config.vocab, (ROWS, length), generator=rng)
+    if isinstance(model.module, Encoder) and model.config.offset:  # RoBERTa's padding token, which transformers gives no position
+        ids[ids == model.config.offset - 1] = model.config.offset
     if prompt is not None:
         ids = torch.tensor([model.tokenizer.encode(prompt, special=True)])
     if not isinstance(model.module, EncoderDecoder):
