@@ -83,10 +83,10 @@ def test_marks_are_taken_as_transformers_takes_them(name: str, chat: str) -> Non
 
 
 def test_the_last_letter_is_learnt_with_all_its_bytes() -> None:
-    """Where a mark ends in a letter of two tokens, transformers takes the first of them alone."""
+    """Where a mark ends in a letter of two tokens, both are learnt; transformers before 5.24 takes the first of them alone."""
     messages = [USER, {"role": "assistant", "content": "é"}]
     (own,), (other,) = lessons(made(MARKED["qwen"]), messages), marked(MARKED["qwen"], messages)
-    assert own.ids == other.ids and sum(own.learnt) == sum(other.learnt) + 1
+    assert own.ids == other.ids and 0 <= sum(own.learnt) - sum(other.learnt) <= 1
     learnt = [i for i, wanted in zip(own.ids, own.learnt, strict=True) if wanted]
     assert made(MARKED["qwen"]).decode(learnt) == "\né"
 
