@@ -93,7 +93,7 @@ class Stingy(Memory):
 def test_preempted_at_every_step(family: str) -> None:
     """The texts are the same whichever question is refused."""
     for cached in CACHED:
-        for at in itertools.count(1, 1 if FULL else 9):
+        for at in itertools.count(1, 1 if FULL else 13):
             engine = built(family, 2, 5, cached)
             engine.storage = Stingy(engine.storage, at)  # type: ignore[arg-type]
             assert texts(engine, requests_of(family)) == wanted(family), at

@@ -16,7 +16,7 @@ from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Request, Sequence
 from tiny import swapped
 
-QUICK = 110
+QUICK = 70
 
 
 def sound(report: Mapping[str, Any]) -> bool:
