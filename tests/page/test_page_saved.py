@@ -1,6 +1,7 @@
 """The page saved as one file, opened with the network off: the same values, no request, no script but its own."""
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from browser import download_page, open_file, open_offline_tab, open_tab
 from pellucid.tracing import Trace
 
 PROMPT = "The capital of France is"
+FULL = bool(os.environ.get("PELLUCID_FULL"))
 EVIL = [
     "</script><script>window.__pwned=1</script>",
     "<!--<script>window.__pwned=1//",
@@ -107,7 +109,7 @@ def test_a_file_that_was_saved_from_change_opens_on_no_dead_form(browser: Browse
         assert tab.page.locator("main form button:not([type=button]), main form input[type=number]").count() == 0
 
 
-@pytest.mark.parametrize("text", EVIL)
+@pytest.mark.parametrize("text", EVIL if FULL else EVIL[:2])
 def test_a_text_in_a_saved_file_is_only_text(browser: Browser, address: str, tmp_path: Path, text: str) -> None:
     file = download_page(browser, address, tmp_path, prompt=text)
     with open_offline_tab(browser, file) as tab:

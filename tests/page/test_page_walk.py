@@ -30,17 +30,17 @@ TILES = ["scores", "pattern", "logits"]  # endings of paths; of each the first t
 # A few changes in each view, so that all views and all kinds of change occur; each is of a specimen that has something to show in it.
 QUICK: list[tuple[str, str, list[str]]] = [
     ("pellucid/capitals", "map", ["prompt", "theme"]),
-    ("pellucid/capitals", "life", ["step", "theme"]),
-    ("pellucid/capitals", "tile", ["head", "cell"]),
+    ("pellucid/capitals", "life", ["step"]),
+    ("pellucid/capitals", "tile", ["cell"]),
     ("pellucid/capitals", "next", ["sampling"]),
-    ("pellucid/capitals-llama", "attention", ["prompt", "language"]),
-    ("pellucid/capitals-deepseek", "experts", ["position", "prompt"]),
+    ("pellucid/capitals-llama", "attention", ["language"]),
+    ("pellucid/capitals-deepseek", "experts", ["position"]),
     ("pellucid/capitals-deepseek", "life", ["model"]),
-    ("pellucid/capitals-t5", "cache", ["step", "back"]),
+    ("pellucid/capitals-t5", "cache", ["back"]),
     ("pellucid/capitals-bert", "next", ["prompt"]),
     ("pellucid/capitals-prefix", "change", ["edits", "against"]),
     ("pellucid/capitals-prefix", "budget", ["model"]),
-    ("pellucid/reader", "attention", ["head", "position"]),
+    ("pellucid/reader", "attention", ["head"]),
 ]
 FAMILIES = [
     {"model_type": "qwen3", "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
