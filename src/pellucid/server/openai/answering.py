@@ -30,6 +30,8 @@ from pellucid.server.openai.shapes import ChatShape, head, usage_of
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from pellucid.server.openai.response_items import ResponseAnswer
+
 
 class GeneratedAnswer:
     """The choices of a job, and the count of its tokens. The first `n` choices are the first prompt's.
@@ -135,6 +137,10 @@ class GeneratedAnswer:
         served = self.job.served
         return head(shape, served.name, served.fingerprint, False) | {"choices": choices, "usage": self.usage()} | more
 
+    def failure(self, fault: Exception, language: str | None) -> dict[str, Any]:
+        """Return the chunk that ends a stream which failed."""
+        return error_body(fault, language)[1]
+
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the chunks of a stream."""
         job, shape = self.job, self.job.shape
@@ -160,7 +166,7 @@ class GeneratedAnswer:
             yield own | {"choices": [], "usage": self.usage()}
 
 
-async def unless_left(request: "Request", answer: GeneratedAnswer) -> dict[str, Any]:
+async def unless_left(request: "Request", answer: "GeneratedAnswer | ResponseAnswer") -> dict[str, Any]:
     """Return the document of an answer. A RequestError if the client disconnects first, and then nothing of it runs on."""
     working, gone = asyncio.ensure_future(answer.document()), asyncio.ensure_future(left(request))
     try:
@@ -180,7 +186,9 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, request: "Request", answer: GeneratedAnswer, language: str | None, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, request: "Request", answer: "GeneratedAnswer | ResponseAnswer", language: str | None, headers: Mapping[str, str]
+    ) -> None:
         super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
         self.request, self.answer, self.language = request, answer, language
@@ -202,13 +210,15 @@ class EventStream(Response):
             async with aclosing(self.answer.events()) as events:
                 async for event in events:
                     await send(body(event))
-            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": True})
+            if isinstance(self.answer, GeneratedAnswer):  # the other route's last event is its end
+                await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": True})
         except Exception as fault:
-            await send(body(error_body(fault, self.language)[1]))
+            await send(body(self.answer.failure(fault, self.language)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def body(event: dict[str, Any]) -> dict[str, Any]:
-    """Return the message that sends one event."""
+    """Return the message that sends one event; one with a type is named by it."""
     text = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return {"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True}
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return {"type": "http.response.body", "body": f"{name}data: {text}\n\n".encode(), "more_body": True}

@@ -24,8 +24,10 @@ from pellucid.server.openai.serve_guard import HEALTH, ServeGuard
 from pellucid.server.openai.trace_pages import TracePages, page_routes
 
 if TYPE_CHECKING:
+    from pellucid.server.openai.answering import GeneratedAnswer
     from pellucid.server.openai.inspection import Inspector
     from pellucid.server.openai.jobs import Job
+    from pellucid.server.openai.response_items import ResponseAnswer
     from pellucid.server.openai.served_model import ServedModel
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -48,6 +50,7 @@ class OpenAiApi:
             route("/v1/models/{name:path}", self.model),
             route("/v1/completions", self.completions, "POST"),
             route("/v1/chat/completions", self.chat_completions, "POST"),
+            route("/v1/responses", self.responses, "POST"),
             route("/v1/embeddings", self.embeddings, "POST"),
             route("/metrics", self.metrics),
             route("/tokenize", self.tokenize, "POST"),
@@ -103,19 +106,35 @@ class OpenAiApi:
         body, served = await self.body(request)
         return await self.generated(request, await run_in_threadpool(chat_job, served, body, self.inspector(body)))
 
+    async def responses(self, request: Request) -> Response:
+        """Answer as a chat does, with the items and events of /v1/responses."""
+        from pellucid.server.openai.jobs import chat_job
+        from pellucid.server.openai.response_input import chat_body, rename
+        from pellucid.server.openai.response_items import ResponseAnswer
+
+        body, served = await self.body(request)
+        try:
+            job = await run_in_threadpool(chat_job, served, chat_body(body), self.inspector(body))
+        except RequestError as fault:
+            rename(fault)
+            raise
+        return await self.generated(request, job, lambda chat: ResponseAnswer(body, chat))
+
     def inspector(self, body: "dict[str, Any]") -> "Inspector | None":
         """Return the inspector for a body with the field `pellucid`."""
         promised = self.operation.inspector
         return promised.result() if promised is not None and "pellucid" in body else None
 
-    async def generated(self, request: Request, job: "Job") -> Response:
-        """Submit a job and return its answer, or the stream of it."""
+    async def generated(
+        self, request: Request, job: "Job", shaped: "Callable[[GeneratedAnswer], GeneratedAnswer | ResponseAnswer]" = lambda chat: chat
+    ) -> Response:
+        """Submit a job and return its answer, or the stream of it. shaped: gives the answer another route's shape."""
         from pellucid.server.openai.answering import EventStream, GeneratedAnswer, unless_left
 
         facts = request.scope["pellucid.facts"]
         facts |= {"trace": job.trace} if job.trace else {}
         headers = {"pellucid-trace": job.trace} if job.trace else {}
-        current = GeneratedAnswer(job, job.served.submit(job.requests), facts)
+        current = shaped(GeneratedAnswer(job, job.served.submit(job.requests), facts))
         if job.stream:
             return EventStream(request, current, language(request.scope), headers)
         return answer(await unless_left(request, current), headers=headers)

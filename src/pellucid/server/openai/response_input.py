@@ -1,0 +1,178 @@
+"""A body of /v1/responses as one of /v1/chat/completions. Nothing is kept between requests: a body brings its whole conversation.
+
+instructions, and system and developer messages at the start      one system message
+message                                                           a message; its parts are texts
+reasoning                                                         reasoning_content of the reply that follows
+function_call                                                     tool_calls of the reply before, or of a new one
+function_call_output                                              a tool's message
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pellucid.errors import RequestError
+from pellucid.runs.request import described, wrong
+
+TEXTS = {"input_text", "output_text", "text"}
+ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt", "background")  # each needs answers that a server has kept
+LOGPROBS = "message.output_text.logprobs"
+OWN = {
+    *KEPT_ELSEWHERE, "input", "instructions", "max_output_tokens", "text", "tools", "tool_choice", "reasoning", "include", "truncation",
+    "top_logprobs", "stream_options", "messages", "n",
+}  # fmt: skip
+CHAT_NAMES = {"messages": "input", "prompt": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text.format"}
+
+
+def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a chat that asks for the same. Fields of both routes, and unknown ones, stay as they are.
+
+    A RequestError for a wrong field, and for one that needs an earlier answer.
+    """
+    given = {name: value for name, value in body.items() if value is not None}
+    for name in KEPT_ELSEWHERE:
+        if given.get(name):
+            raise RequestError("serve.stateless", 400, name, name=name)
+    if given.get("n", 1) != 1:
+        raise wrong("n", described(given["n"]), "1")
+    if given.get("truncation", "disabled") != "disabled":
+        raise wrong("truncation", described(given["truncation"]), "disabled")
+    out = {name: value for name, value in given.items() if name not in OWN}
+    out |= {"messages": messages_of(given)} | tools_of_body(given) | form_of(given) | logprobs_of(given)
+    if "max_output_tokens" in given:
+        out["max_completion_tokens"] = given["max_output_tokens"]
+    effort = table(given, "reasoning").get("effort")
+    if effort is not None:
+        out["chat_template_kwargs"] = {"reasoning_effort": effort} | table(given, "chat_template_kwargs")
+    if given.get("stream"):
+        out["stream_options"] = {"include_usage": True}
+    return out
+
+
+def table(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a field that is an object, {} if it is absent."""
+    value = given.get(name, {})
+    if not isinstance(value, dict):
+        raise wrong(name, described(value), "{}")
+    return value
+
+
+def messages_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of `instructions` and `input`."""
+    items, instructions = given.get("input"), given.get("instructions", "")
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    if not isinstance(items, list) or not items:
+        raise wrong("input", described(items), '"..." | [{"role": "user", "content": "..."}]')
+    if not isinstance(instructions, str):
+        raise wrong("instructions", described(instructions), '"..."')
+    turns: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
+    reasoning, calls = "", set[str]()
+    for i, item in enumerate(items):
+        place = f"input[{i}]"
+        if not isinstance(item, dict):
+            raise wrong(place, described(item), "{}")
+        kind = item.get("type", "message")
+        if kind == "reasoning":
+            reasoning = text_of(item.get("content") or item.get("summary") or [], f"{place}.content", {"reasoning_text", "summary_text"})
+            continue
+        if kind == "function_call_output":
+            if item.get("call_id") not in calls:
+                raise wrong(f"{place}.call_id", described(item.get("call_id")), ", ".join(sorted(calls)) or "function_call")
+            turns.append({"role": "tool", "tool_call_id": item["call_id"], "content": text_of(item.get("output"), f"{place}.output")})
+            continue
+        if kind == "function_call":
+            call = call_of(item, place)
+            calls.add(call["id"])
+            if not turns or turns[-1]["role"] != "assistant" or reasoning:
+                turns.append({"role": "assistant", "content": ""})
+            turns[-1].setdefault("tool_calls", []).append(call)
+        elif kind == "message":
+            add_message(turns, item, place)
+        else:
+            raise wrong(f"{place}.type", described(kind), "message | reasoning | function_call | function_call_output")
+        if reasoning and turns[-1]["role"] == "assistant":
+            turns[-1]["reasoning_content"], reasoning = reasoning, ""
+    return turns
+
+
+def add_message(turns: list[dict[str, Any]], item: Mapping[str, Any], place: str) -> None:
+    """Append a message. System messages at the start become one, since most templates take no second."""
+    if item.get("role") not in ROLES:
+        raise wrong(f"{place}.role", described(item.get("role")), " | ".join(ROLES))
+    role, text = ROLES[item["role"]], text_of(item.get("content"), f"{place}.content")
+    if role == "system" and len(turns) == 1 and turns[0]["role"] == "system":
+        turns[0]["content"] += f"\n\n{text}"
+    else:
+        turns.append({"role": role, "content": text})
+
+
+def call_of(item: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return a function_call as a call of a chat's message."""
+    for name in ("call_id", "name", "arguments"):
+        if not isinstance(item.get(name), str):
+            raise wrong(f"{place}.{name}", described(item.get(name)), '"..."')
+    return {"id": item["call_id"], "type": "function", "function": {"name": item["name"], "arguments": item["arguments"]}}
+
+
+def text_of(content: Any, place: str, kinds: set[str] = TEXTS) -> str:
+    """Return the text of a content: a text, or parts that are texts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise wrong(place, described(content), '"..." | [{"type": "input_text", "text": "..."}]')
+    texts = []
+    for i, part in enumerate(content):
+        if not isinstance(part, dict) or part.get("type") not in kinds or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, dict) else part
+            raise wrong(f"{place}[{i}].type", described(kind), " | ".join(sorted(kinds)))
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def tools_of_body(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a chat for `tools` and `tool_choice`; of a choice among allowed tools, those tools alone."""
+    tools, choice = given.get("tools", []), given.get("tool_choice", "auto")
+    if not isinstance(tools, list):
+        raise wrong("tools", described(tools), "[{}]")
+    for i, tool in enumerate(tools):
+        if not isinstance(tool, dict) or tool.get("type") != "function":
+            raise wrong(f"tools[{i}].type", described(tool.get("type") if isinstance(tool, dict) else tool), "function")
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        named = {one.get("name") for one in choice.get("tools", []) if isinstance(one, dict)}
+        tools, choice = [tool for tool in tools if tool.get("name") in named], choice.get("mode", "auto")
+    if not tools:
+        return {}
+    functions = [{name: value for name, value in tool.items() if name not in ("type", "strict")} for tool in tools]
+    return {"tools": [{"type": "function", "function": function} for function in functions], "tool_choice": choice}
+
+
+def form_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the field of a chat for `text.format`."""
+    form = table(given, "text").get("format", {})
+    if not isinstance(form, dict):
+        raise wrong("text.format", described(form), "{}")
+    if not form:
+        return {}
+    kind = form.get("type")
+    schema = {name: value for name, value in form.items() if name != "type"}
+    return {"response_format": {"type": kind, "json_schema": schema} if kind == "json_schema" else {"type": kind}}
+
+
+def logprobs_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a chat for `top_logprobs`, and for the log-probabilities that `include` names."""
+    included = given.get("include", [])
+    if not isinstance(included, list):
+        raise wrong("include", described(included), f'["{LOGPROBS}"]')
+    top = given.get("top_logprobs", 0)
+    return {"logprobs": True, "top_logprobs": top} if top or LOGPROBS in included else {}
+
+
+def rename(fault: RequestError) -> None:
+    """Give a chat's error the name that its field has on this route."""
+    param = fault.param or ""
+    chat = next((name for name in CHAT_NAMES if re.split(r"[.[]", param)[0] == name), None)
+    if chat is not None:
+        fault.param = CHAT_NAMES[chat] + param.removeprefix(chat)
+        fault.values = {name: fault.param if value == param else value for name, value in fault.values.items()}
