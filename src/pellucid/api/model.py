@@ -174,6 +174,7 @@ class Model(Placed, Adapting, Shown):
         eos: int | Iterable[int] | None = OWN,
         seed: int | None = None,
         deterministic: bool = False,
+        speculate: bool = False,
         top_k: int = 0,
         top_p: float = 1.0,
         min_p: float = 0.0,
@@ -189,13 +190,14 @@ class Model(Placed, Adapting, Shown):
 
         temperature 0 takes the likeliest, else draws, by `seed` where given; top_k to bias: see ops.sampling.Sampling.
         eos: an id or ids that end a text; None lets none end it; by default the model's own. A stop is part of what is returned; a
-        tensor's row that ended early is filled with its stop.  deterministic: see Engine.of.  padding: as in a call of the model.
+        tensor's row that ended early is filled with its stop.  deterministic: see Engine.of.  speculate: see engine.proposals; the text
+        stays the same.  padding: as in a call of the model.
         """
         stops = self.stops if eos is OWN else () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
         how = Sampling(temperature, top_k, top_p, min_p, repetition, presence, frequency, bias or {}, seed)
         prompts = self.prompts(ids, padding, attention_mask)
         out: list[list[int]] = [[] for _ in prompts]
-        for output in self.stream(prompts, max_new_tokens, how, stops, deterministic=deterministic):
+        for output in self.stream(prompts, max_new_tokens, how, stops, deterministic=deterministic, speculate=speculate):
             out[output.request] += [] if output.token is None else [output.token.id]
         if isinstance(ids, Tensor):
             longest = max(map(len, out), default=0)
@@ -236,12 +238,15 @@ class Model(Placed, Adapting, Shown):
         deterministic: bool = False,
         n: int = 1,
         logprobs: int | None = None,
+        speculate: bool = False,
     ) -> Iterator[Output]:
         """Yield the outputs of `generate` token by token; `request` counts the prompts.
 
-        cached: see engine.engine.generate.  deterministic: see Engine.of.  n, logprobs: see engine.requests.Request.
+        cached: see engine.engine.generate.  deterministic: see Engine.of.  n, logprobs, speculate: see engine.requests.Request.
         """
-        return generate(self.module, self.requests(prompts, new, sampling, stops, n, logprobs), self.engines, cached, deterministic)
+        requests = self.requests(prompts, new, sampling, stops, n, logprobs)
+        requests = [replace(r, speculate=True) for r in requests] if speculate else requests
+        return generate(self.module, requests, self.engines, cached, deterministic)
 
     def requests(
         self,

@@ -136,7 +136,8 @@ class Step:
 
     def _page(self, allocator: PageAllocator, pools: Stored, s: Span) -> Segment:
         device, start = self.positions.device, allocator.first[s.request] * allocator.size
-        once, key = self.once, (allocator, s.request, "slots")  # not self, which may hold the segment: a circle would keep the weights
+        once = self.once  # not self, which may hold the segment: a circle would keep the weights
+        key = allocator, s.request, s.end, "slots"
         numbers, clock = self.shared((allocator, s.request), lambda: (list(allocator.allocated[s.request]), allocator.clock))
 
         def slots() -> Tensor:

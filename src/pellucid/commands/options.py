@@ -55,6 +55,17 @@ def quant() -> Any:
     return typer.Option("--quant", metavar="int8|int4", help=say("option.quant"))
 
 
+def speculate() -> Any:
+    return typer.Option("--speculate", metavar="ngram", help=say("option.speculate"))
+
+
+def speculates(given: str | None) -> bool:
+    """True if tokens are to be proposed. A UseError for a way that there is not."""
+    if given not in (None, "ngram"):
+        raise UseError("speculate.kind", found=given, allowed="ngram")
+    return given is not None
+
+
 def ignore_field() -> Any:
     return typer.Option("--ignore-field", metavar="NAME", help=say("option.ignore_field"))
 

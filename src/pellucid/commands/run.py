@@ -54,6 +54,7 @@ def add(app: typer.Typer) -> None:
         adapter: Annotated[str | None, options.adapter()] = None,
         finite: Annotated[bool, options.check_finite()] = False,
         deterministic: Annotated[bool, typer.Option("--deterministic", help=say("run.help.deterministic"))] = False,
+        speculate: Annotated[str | None, options.speculate()] = None,
         verbose: Annotated[bool, typer.Option("-v", "--verbose", help=say("run.help.verbose"))] = False,
     ) -> None:
         if chat and ids:
@@ -76,7 +77,7 @@ def add(app: typer.Typer) -> None:
             adapter=adapter,
         )
         how: dict[str, Any] = {"new": new, "sampling": settled(screen, loaded, given), "until": stop or [], "timed": verbose}
-        how["deterministic"] = deterministic
+        how |= {"deterministic": deterministic, "speculate": options.speculates(speculate)}
         if prompt is None and sys.stdin.isatty():
             talk(screen, loaded, how)
             return
@@ -137,6 +138,7 @@ def answer(
     timed: bool,
     stops: tuple[int, ...] = (),
     deterministic: bool = False,
+    speculate: bool = False,
     how_held: bool = True,
 ) -> dict[str, Any]:
     """Generate after one prompt, streaming the text; return what was generated, partly after Ctrl-C.
@@ -154,14 +156,15 @@ def answer(
     stops = (*model.stops, *stops)
     options.warn_beyond(screen, model, len(ids))
     out, got, interrupted = Text(stream(model, until), until), list[int](), False
-    clock = [time.perf_counter()]
+    clock, same_step = [time.perf_counter()], 0
     try:
-        for output in model.stream([ids], most if new is None else new, sampling, stops, True, deterministic):
+        for output in model.stream([ids], most if new is None else new, sampling, stops, True, deterministic, speculate=speculate):
             if output.token is None:
                 break
             if not got and how_held:
                 options.tell_held(screen, model)
             got.append(output.token.id)
+            same_step += output.same_step
             clock.append(time.perf_counter())
             piece = out.feed(got[-1])
             if not screen.json:
@@ -177,6 +180,8 @@ def answer(
         options.warn_beyond(screen, model, len(ids) + len(got))
     if timed and got:
         rate = f"{(len(got) - 1) / (clock[-1] - clock[1]):.3g}" if len(got) > 1 else "-"
+        if speculate:
+            screen.note(say("run.speculated", count=same_step, new=len(got)))
         screen.note(say("run.speed", tokens=len(ids), first=f"{clock[1] - clock[0]:.2f}", new=len(got), rate=rate))
     stopped = out.stop is not None or (bool(got) and got[-1] in stops)
     if new is not None and stopped and len(got) < new:

@@ -39,6 +39,7 @@ def add(app: typer.Typer) -> None:
         tokens: Annotated[int | None, options.integer("--tokens", say("serve.help.tokens"))] = None,
         api_only: Annotated[bool, typer.Option("--api-only", help=say("serve.help.api_only"))] = False,
         deterministic: Annotated[bool, typer.Option("--deterministic", help=say("serve.help.deterministic"))] = False,
+        speculate: Annotated[str | None, options.speculate()] = None,
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
         quant: Annotated[str | None, options.quant()] = None,
@@ -53,6 +54,7 @@ def add(app: typer.Typer) -> None:
             raise UseError("serve.least", name="--max-queue", found=max_queue)
         if tokens is not None and tokens < 1:
             raise UseError("serve.least", name="--tokens", found=tokens)
+        speculates = options.speculates(speculate)
 
         from pellucid.server.openai.serving import Address, serve_models
 
@@ -75,7 +77,7 @@ def add(app: typer.Typer) -> None:
             loaded |= {name: adapted(loaded[base], at, name) for name, at in adapters.items()}
             bases = dict.fromkeys(adapters, base)
             return [
-                ServedModel(name, model, tokens, max_queue, __version__, deterministic, places.get(name), bases.get(name))
+                ServedModel(name, model, tokens, max_queue, __version__, deterministic, places.get(name), bases.get(name), speculates)
                 for name, model in loaded.items()
             ]
 

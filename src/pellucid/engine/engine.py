@@ -29,14 +29,13 @@ from math import isfinite
 from threading import Lock
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import PagedCache, most_pages, windows_of
 from pellucid.engine.allowed import allowed
 from pellucid.engine.determinism import require
-from pellucid.engine.forward import Forward
-from pellucid.engine.memory import Memory, edits, restart_lengths
+from pellucid.engine.forward import Forward, first_nonfinite
+from pellucid.engine.memory import Memory, edits, pages_for, restart_lengths
+from pellucid.engine.proposals import propose
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
 from pellucid.engine.scheduler import Queue, SchedulerLimits, Storage, schedule
 from pellucid.errors import UseError
@@ -95,7 +94,7 @@ class Engine:
         self.queue = Queue()
         self.emitted = list[Emitted]()
         self.unfinished = False  # a step has begun and not ended
-        self.deterministic = False
+        self.deterministic = self.speculates = False
         self.module = nn.Module()  # what `watch` watches; a simulation has none
         self.made_for: tuple[object, object] | None = None  # the dtype and device of its module's weights when its pages were made
 
@@ -129,6 +128,7 @@ class Engine:
             lambda s: first_nonfinite(module, s.tokens, s.request.source),
         )
         engine.module, engine.deterministic, engine.made_for = module, deterministic, dtype_and_device(module)
+        engine.speculates = not keep_all and not restart_lengths(module)
         return engine
 
     @property
@@ -205,6 +205,8 @@ class Engine:
     def run_rows(self) -> None:
         """Run the rows that the scheduler chooses from the queue, and process their logits."""
         self.unfinished = True
+        if self.speculates:
+            propose(self.queue.running)
         chunks = schedule(self.queue, self.storage, self.limits)
         if chunks:
             logits = self.run(chunks)
@@ -239,7 +241,7 @@ class Engine:
         for s in sequences:
             s.restart()
         self.storage.recover()
-        self.queue = Queue(waiting=deque(sequences), preempted=self.queue.preempted)
+        self.queue = replace(self.queue, running=[], waiting=deque(sequences))
         self.unfinished = False
 
     def emit(self, s: Sequence, *outputs: Output) -> None:
@@ -268,13 +270,29 @@ class Engine:
             s.scores += of[range(len(following)), following].tolist()
             if (count := s.request.logprobs) is not None:
                 s.tops += [likeliest(row, count) for row in of[: len(following)]]
-        s.stored += rows
+        s.stored += rows - len(s.proposed)
         if not s.written:  # after each chunk: a layer with a window gives back pages that it no longer sees
             self.storage.keep(s)
         if s.pending:
             return
+        if s.proposed:
+            return self.sample_proposed(s, logits)
         for each in (s, *self.fork_siblings(s)):
             self.sample(each, logits[-1])
+
+    def sample_proposed(self, s: Sequence, logits: Tensor) -> None:
+        """Sample after the newest token of a sequence, and after each proposal while it is the token sampled before it."""
+        proposed, s.proposed = s.proposed, []
+        for accepted, row in enumerate(logits):
+            self.sample(s, row, accepted > 0)
+            if self.emitted[-1].output.ended is not None or accepted == len(proposed) or s.tokens[-1] != proposed[accepted]:
+                break
+            s.stored += 1
+            self.storage.accept(s.key, s.stored)
+        s.best = []
+        assert s.lookup is not None
+        s.lookup.learn(len(proposed), accepted)
+        self.queue.proposed, self.queue.accepted = self.queue.proposed + len(proposed), self.queue.accepted + accepted
 
     def fork_siblings(self, s: Sequence) -> list[Sequence]:
         """Begin the other n - 1 texts of a request after the first has stored the prompt: all of them, or on failure none."""
@@ -285,12 +303,11 @@ class Engine:
         self.queue.running[at:at], s.siblings = siblings, 0
         return siblings
 
-    def sample(self, s: Sequence, logits: Tensor) -> None:
+    def sample(self, s: Sequence, logits: Tensor, same_step: bool = False) -> None:
         """Sample the next token of a sequence from its logits [V], and emit it, or an error if they are not finite."""
         request = s.request
         first: Any = {} if s.written else {"scores": tuple(s.scores), "tops": tuple(s.tops), "cached": s.cached or 0}
-        best = top(logits) if s.best is None else s.best  # the largest logit's number; a recorded plan may have found it
-        s.best = None
+        best = s.best.pop(0) if s.best else top(logits)  # the largest logit's number; a recorded plan may have found it
         if not isfinite(largest := float(logits[best])):  # a NaN is larger than all
             error = UseError("generate.finite", request=s.number, step=s.written, found=largest, path=self.diagnose(s))
             return self.emit(s, Output(s.number, s.index, Token(best), "error", error, **first))
@@ -303,16 +320,7 @@ class Engine:
             id = self.choose(logits, request.sampling, request.prompt, written, s.index, best, **mask)
         token = Token(id) if request.logprobs is None else with_logprobs(logits, id, request.logprobs)
         ended = "stop" if id in request.stops else "length" if s.written + 1 == request.new else None
-        self.emit(s, Output(s.number, s.index, token, ended, **first))
-
-
-def pages_for(module: Decoder | EncoderDecoder, count: int, limits: SchedulerLimits, size: int, keep_all: bool) -> PagedCache:
-    """Make `count` pages of `size` rows, and fewer for layers with a window, which give pages back as a text grows."""
-    windows = {None} if keep_all else windows_of(module)
-    short = {w: min(count, limits.running * most_pages(w, limits.rows, size)) for w in windows if w is not None}
-    # a text that outgrows one of these lengths is computed again from its start, and its old pages are kept as well
-    outgrown = sum(-(-length // size) for length in restart_lengths(module)) if keep_all else 0
-    return PagedCache(count + outgrown if None in windows else 0, size, short, count * size)
+        self.emit(s, Output(s.number, s.index, token, ended, same_step=same_step, **first))
 
 
 def append_token(e: Emitted) -> None:
@@ -388,11 +396,3 @@ def with_logprobs(logits: Tensor, id: int, count: int) -> Token:
     """Return a token with its log-probability, and the `count` likeliest tokens with theirs."""
     of = logprobs(logits)
     return Token(id, float(of[id]), likeliest(of, count))
-
-
-def first_nonfinite(module: Decoder | EncoderDecoder, ids: list[int], source: tuple[int, ...] | None = None) -> str:
-    """Run the model once more on these ids. Returns the path of the first tensor with a NaN or an infinity, "-" if there is none."""
-    inputs = [torch.tensor([list(t)], device=next(module.parameters()).device) for t in (source, ids) if t is not None]
-    with torch.no_grad(), watch(module, keep=lambda x: bool(x.isfinite().all())) as seen:
-        module(*inputs)
-    return next((s.path for s in seen if not s.value), "-")

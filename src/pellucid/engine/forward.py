@@ -16,12 +16,14 @@ from pellucid.engine.plans import Plans
 from pellucid.engine.requests import Sequence
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import native
+from pellucid.watching.watch import watch
 
 
 class Forward:
     """A function from {sequence: number of new rows} to {sequence: logits [rows V]}.
 
-    A sequence gets the logits of its newest token, if that is among its rows; a scored one those of all its rows.
+    A sequence gets the logits of its newest token, if that is among its rows, and of the proposals behind it; a scored one those of all
+    its rows.
 
     all_logits: the model computes the logits of every row, for a watch.
     deterministic: a row has the same bits in any batch.
@@ -39,10 +41,11 @@ class Forward:
     def rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
         """Compute the logits, by a plan if every sequence decodes, otherwise by the model's forward."""
         if not self.all_logits and all(s.pending == 1 and s.written and self.has_memory(s) for s in chunks):
-            logits = self.plans.step({s.key: s.tokens[-1] for s in chunks})
-            for s, best in zip(chunks, self.plans.best.tolist(), strict=True):
-                s.best = best
-            return dict(zip(chunks, logits.unsqueeze(1).unbind(), strict=True))
+            logits = self.plans.step({s.key: s.tokens[-1] for s in chunks}, {s.key: s.proposed for s in chunks if s.proposed})
+            best, start = self.plans.best.tolist(), 0
+            for s, rows in chunks.items():
+                s.best, start = best[start : start + rows], start + rows
+            return dict(zip(chunks, logits.split(list(chunks.values())), strict=True))
         wanted = {s: wanted_rows(s, rows) for s, rows in chunks.items()}
         step = Step.paged(self.pages, {s.key: rows for s, rows in chunks.items()})
         at = [row for span, rows in zip(step.spans, wanted.values(), strict=True) for row in range(span.stop - rows, span.stop)]
@@ -80,3 +83,11 @@ def wanted_rows(s: Sequence, rows: int) -> int:
     if not s.written and (s.request.scored or (s.request.watched is not None and s.request.watched.wants("logits"))):
         return rows
     return int(rows == s.pending)
+
+
+def first_nonfinite(module: Decoder | EncoderDecoder, ids: list[int], source: tuple[int, ...] | None = None) -> str:
+    """Run the model once more on these ids. Returns the path of the first tensor with a NaN or an infinity, "-" if there is none."""
+    inputs = [torch.tensor([list(t)], device=next(module.parameters()).device) for t in (source, ids) if t is not None]
+    with torch.no_grad(), watch(module, keep=lambda x: bool(x.isfinite().all())) as seen:
+        module(*inputs)
+    return next((s.path for s in seen if not s.value), "-")

@@ -10,11 +10,12 @@ Rotary frequencies may depend on a text's length. A prompt counts as one text, a
 
 from collections.abc import Hashable, Iterator
 
-from pellucid.batch.kv_cache import PagedCache
+from pellucid.batch.kv_cache import PagedCache, most_pages, windows_of
 from pellucid.config import Dynamic, LongRope
 from pellucid.engine.plans import addresses, memory
 from pellucid.engine.prefix_cache import PrefixCache
 from pellucid.engine.requests import Sequence
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.watching.tap import here
 
@@ -68,6 +69,9 @@ class Memory:
     def reserve(self, key: Hashable, tokens: int) -> None:
         self.pages.reserve(key, tokens)
 
+    def accept(self, key: Hashable, tokens: int) -> None:
+        self.pages.advance(key, tokens)
+
     def fork(self, sequence: Sequence, sibling: Sequence) -> None:
         self.pages.fork(sequence.key, sibling.key)
 
@@ -106,6 +110,15 @@ def scalings(module: Decoder | EncoderDecoder) -> Iterator[object]:
 def restart_lengths(module: Decoder | EncoderDecoder) -> list[int]:
     """Return the lengths beyond which a text is computed again from its start."""
     return sorted({s.original for s in scalings(module) if isinstance(s, LongRope)})
+
+
+def pages_for(module: Decoder | EncoderDecoder, count: int, limits: SchedulerLimits, size: int, keep_all: bool) -> PagedCache:
+    """Make `count` pages of `size` rows, and fewer for layers with a window, which give pages back as a text grows."""
+    windows = {None} if keep_all else windows_of(module)
+    short = {w: min(count, limits.running * most_pages(w, limits.rows, size)) for w in windows if w is not None}
+    # a text that outgrows one of these lengths is computed again from its start, and its old pages are kept as well
+    outgrown = sum(-(-length // size) for length in restart_lengths(module)) if keep_all else 0
+    return PagedCache(count + outgrown if None in windows else 0, size, short, count * size)
 
 
 def edits(key: Hashable) -> bool:

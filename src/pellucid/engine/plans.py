@@ -5,14 +5,14 @@ A plan works as a CUDA graph does: recorded once for a number of rows n, it read
     tokens    [1 n]     17    5  803        a plan points to these and to nothing of any request, so it serves any n of them
     positions [1 n]     40    7  511
     lengths   [1 n]         41    8  512    the length of each text, this row included
-    tables    [n pages]                     each request's table of pages, copied in before each step
+    tables    [n pages]                     each row's table of pages, copied in before each step; rows of one request have the same
     memories  [n parts 3]                   the address of each cross-attention's memory of a request
 
 A plan is a recording of the forward, so both give the same bits, to a watch too (see replay_trace.py). The forward itself runs if an op
 has no kernel, the step is hooked or edited, the kernels do not take the number of rows, or there are none.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, ValuesView
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import is_
@@ -29,6 +29,8 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
 from pellucid.watching.tap import here, seen_by
+
+NOTHING: Mapping[Hashable, Sequence[int]] = {}
 
 
 @dataclass
@@ -86,15 +88,16 @@ class StepBuffers:
         self.refused: str | None = None
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
-    def set(self, feed: Mapping[Hashable, int], positions: list[int], together: Mapping[object, int]) -> None:
-        """Fill the buffers, one row a token of feed. Each table is filled as far as the longest request needs."""
-        self.tokens.numpy()[0] = list(feed.values())  # numpy writes a few numbers in a sixth of torch's time
+    def set(self, tokens: list[int], spans: tuple[Span, ...], together: Mapping[object, int]) -> None:
+        """Fill the buffers with a token for each span, of one row. Each table is filled as far as the longest request needs."""
+        positions = [s.before for s in spans]
+        self.tokens.numpy()[0] = tokens  # numpy writes a few numbers in a sixth of torch's time
         self.positions.numpy()[0] = positions
-        self.lengths.numpy()[0] = [max(together.get(r, 0), at + 1) for r, at in zip(feed, positions, strict=True)]
+        self.lengths.numpy()[0] = [max(together.get(s.request, 0), s.end) for s in spans]
         for allocator, tables in self.tables.items():
             filled, rows = max(positions) // allocator.size + 1, tables.numpy()
-            for i, request in enumerate(feed):
-                rows[i, :filled] = allocator.tables[request].numpy()[:filled]
+            for i, s in enumerate(spans):
+                rows[i, :filled] = allocator.tables[s.request].numpy()[:filled]
 
 
 class Plans:
@@ -117,23 +120,29 @@ class Plans:
         self.hooks: list[dict[int, Any]] = []
         self.recorded_state: tuple[object, ...] = ()
 
-    def step(self, feed: Mapping[Hashable, int]) -> Tensor:
-        """Store one more token of each request. Returns the next logits [n V], valid until the next step of n rows."""
-        pages, n = self.pages, len(feed)
-        before = [pages.length.get(r, 0) for r in feed]
-        for request, at in zip(feed, before, strict=True):
-            pages.reserve(request, at + 1)
-        if n > native.ROWS or self.device.type != "cpu":
-            return self.batch(feed)
-        buffers = self.buffers_for(n)
-        buffers.set(feed, before, pages.angle_length)
-        if self.cross_attention:
-            torch.stack([self.memory_addresses(r) for r in feed], out=buffers.memories)
-        spans = tuple(Span(r, i, i + 1, before[i]) for i, r in enumerate(feed))
-        plannable = self.plannable(buffers)
-        logits, self.best = self.planned_step(buffers, spans) if plannable else self.forward(buffers, self.step_of(buffers, spans))
-        for s in spans:
-            pages.advance(s.request, s.end)
+    def step(self, feed: Mapping[Hashable, int], proposed: Mapping[Hashable, Sequence[int]] = NOTHING) -> Tensor:
+        """Store one more token of each request. Returns the logits after it [n V], valid until the next step of n rows.
+
+        proposed: tokens that may follow a request's. Each is computed in a row behind it, and stored, but not counted as stored.
+        """
+        pages, tokens, spans = self.pages, list[int](), list[Span]()
+        before = {r: pages.length.get(r, 0) for r in feed}
+        for request, token in feed.items():
+            row = (token, *proposed.get(request, ()))
+            pages.reserve(request, before[request] + len(row))
+            spans += [Span(request, len(tokens) + i, len(tokens) + i + 1, before[request] + i) for i in range(len(row))]
+            tokens += row
+        if len(tokens) > native.ROWS or self.device.type != "cpu":
+            logits, self.best = self.batch(tokens, tuple(spans))
+        else:
+            buffers = self.buffers_for(len(tokens))
+            buffers.set(tokens, tuple(spans), pages.angle_length)
+            if self.cross_attention:
+                torch.stack([self.memory_addresses(s.request) for s in spans], out=buffers.memories)
+            run = self.planned_step if self.plannable(buffers) else self.plain_step
+            logits, self.best = run(buffers, tuple(spans))
+        for request, length in before.items():
+            pages.advance(request, length + 1)
         return logits
 
     def plannable(self, buffers: StepBuffers) -> bool:
@@ -151,7 +160,7 @@ class Plans:
         else:
             self.record(buffers, spans)
             if not self.plannable(buffers):
-                return self.forward(buffers, self.step_of(buffers, spans))
+                return self.plain_step(buffers, spans)
         for w in here.watches:
             assert buffers.recorder is not None and buffers.step is not None
             buffers.recorder.emit(w, buffers.step, spans, buffers.logits, buffers.tokens)
@@ -200,6 +209,10 @@ class Plans:
             cross_attention=self.cross_attention,
         )
 
+    def plain_step(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
+        """Run the step without a plan."""
+        return self.forward(buffers, self.step_of(buffers, spans))
+
     def forward(self, buffers: StepBuffers, step: DecodeStep) -> tuple[Tensor, Tensor]:
         """Run the model. Returns logits [n V], and the likeliest token of each row [n]."""
         with torch.no_grad():
@@ -222,14 +235,12 @@ class Plans:
         else:
             buffers.plan, buffers.recorder, buffers.step = recording.plan(), recorders[0] if recorders else None, step
 
-    def batch(self, feed: Mapping[Hashable, int]) -> Tensor:
-        """Run the forward of a batch of any size, on any device; no plan is recorded."""
-        step, tokens = Step.paged(self.pages, dict.fromkeys(feed, 1)), torch.tensor([list(feed.values())], device=self.device)
+    def batch(self, row: list[int], spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
+        """Run the forward of a batch of any size, on any device; no plan is recorded. Returns what `forward` does."""
+        step, tokens = Step(torch.tensor([[s.before for s in spans]]), spans, self.pages), torch.tensor([row], device=self.device)
         with torch.no_grad():
             logits = self.model(tokens, step) if isinstance(self.model, Decoder) else self.model(None, tokens, step)
-            self.best = logits.argmax(-1)[0]
-        step.advance()
-        return logits[0]  # type: ignore[no-any-return]
+        return logits[0], logits.argmax(-1)[0]
 
 
 def addresses(tensors: Iterable[Tensor]) -> tuple[int, ...]:

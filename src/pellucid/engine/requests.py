@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, SupportsIndex
 
+from pellucid.engine.proposals import PromptLookup
 from pellucid.errors import PellucidError, UseError
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
 from pellucid.ops.sampling.settings import Sampling
@@ -41,6 +42,7 @@ class Request:
     scored: return the log-probabilities of the prompt.  source: an encoder's tokens.
     least: new tokens before a stop may come.  priority: a waiting request with a smaller one begins earlier.
     watched: a watch of its text, which EngineThread opens. Its prompt runs in one step, and reads no stored rows.
+    speculate: propose tokens from the text itself, so that a step may give it several; the text stays the same.
     """
 
     prompt: tuple[int, ...]
@@ -55,6 +57,7 @@ class Request:
     priority: int = 0
     constraint: TokenConstraint | None = None
     watched: "WatchedText | None" = None
+    speculate: bool = False
 
     @property
     def budget(self) -> int:
@@ -77,6 +80,7 @@ class Output:
 
     With the first output come, of the prompt's tokens from the second on, `scores`: their log-probabilities, and `tops`: the likeliest
     tokens there, if the request is scored and has `logprobs`; and `cached`: the number of the prompt's rows that were stored already.
+    same_step: the token came in the step of the one before it, which had been proposed.
     """
 
     request: int
@@ -87,6 +91,7 @@ class Output:
     scores: tuple[float, ...] = ()
     tops: tuple[Likeliest, ...] = ()
     cached: int = 0
+    same_step: bool = False
 
 
 @dataclass(eq=False)
@@ -104,7 +109,9 @@ class Sequence:
     scores: list[float] = field(default_factory=list)
     tops: list[Likeliest] = field(default_factory=list)
     cached: int | None = None  # rows that were stored already when it first began
-    best: int | None = None  # the likeliest token of the last step, if a plan has computed it
+    best: list[int] = field(default_factory=list)  # the likeliest token after each row of the last step, if a plan has computed them
+    proposed: list[int] = field(default_factory=list)  # tokens that the next step computes behind the newest
+    lookup: PromptLookup | None = None
 
     @cached_property
     def key(self) -> int | str:
@@ -123,7 +130,7 @@ class Sequence:
 
     def restart(self) -> None:
         """Forget what was computed, so that all rows run again."""
-        self.stored, self.scores, self.tops, self.best = 0, [], [], None
+        self.stored, self.scores, self.tops, self.best, self.proposed = 0, [], [], [], []
 
 
 def name(number: int, index: int) -> int | str:

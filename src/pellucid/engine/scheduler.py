@@ -39,6 +39,9 @@ class Storage(Protocol):
     def reserve(self, key: Hashable, tokens: int) -> None:
         """Take the pages for `tokens`."""
 
+    def accept(self, key: Hashable, tokens: int) -> None:
+        """Count the sequence's first `tokens` rows as stored, up to an accepted proposal."""
+
     def fork(self, sequence: Sequence, sibling: Sequence) -> None:
         """Begin `sibling` on the pages of `sequence`."""
 
@@ -63,11 +66,16 @@ class Storage(Protocol):
 
 @dataclass
 class Queue:
-    """The running sequences, oldest first, and the waiting ones, next first. preempted: the count of preemptions."""
+    """The running sequences, oldest first, and the waiting ones, next first.
+
+    preempted, proposed, accepted: the counts of preemptions, of tokens proposed, and of those that were accepted.
+    """
 
     running: list[Sequence] = field(default_factory=list)
     waiting: deque[Sequence] = field(default_factory=deque)
     preempted: int = 0
+    proposed: int = 0
+    accepted: int = 0
 
 
 def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits) -> dict[Sequence, int]:
@@ -101,12 +109,18 @@ def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits) -> dict[Se
     began = list(queue.running)
     for s in began:
         if s.pending == 1 and s in queue.running and left > 0:
-            add(s, 1)
+            if s.proposed and not (left > len(s.proposed) and storage.can_grow(s.key, s.stored + 1 + len(s.proposed))):
+                s.proposed = []  # no page is taken from another text for them
+            add(s, 1 + len(s.proposed))
     for s in began:
         if s.pending > 1 and s in queue.running and left > 0 and (s.request.watched is not None or not runs_whole(s, limits)):
             add(s, s.pending if runs_whole(s, limits) else min(s.pending, left))
     if len(queue.running) == len(began):  # else a sequence has just been preempted, and a new one would take its pages
         admit(queue, storage, limits, chunks)
+    if any(s.pending > 1 or not s.written for s in chunks):  # proposals are for steps in which every sequence decodes
+        for s in chunks:
+            s.proposed = []
+        chunks = {s: min(rows, s.pending) for s, rows in chunks.items()}
     return chunks
 
 

@@ -156,6 +156,18 @@ def requests_of(
             raise RequestError("serve.context", 400, "prompt", tokens=len(prompt), new=most or 1, most=served.longest)
         new = min(default, left) if most is None else most
         least = fields.integer("min_tokens", 0, new, 0)
-        request = Request(text, new, settings, stops, n or 1, logprobs, scored, source=source, least=least or 0, priority=priority or 0)
+        request = Request(
+            text,
+            new,
+            settings,
+            stops,
+            n or 1,
+            logprobs,
+            scored,
+            source=source,
+            least=least or 0,
+            priority=priority or 0,
+            speculate=served.speculate,
+        )
         out.append(request if form is None else replace(request, constraint=form.copy()))
     return out

@@ -23,7 +23,7 @@ HELP = {  # names, with the same in words: Prometheus asks for it
         "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries", "prefix_cache_hits",
         "num_preemptions", "prompt_tokens", "generation_tokens", "request_success", "time_to_first_token_seconds",
         "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
-        "request_decode_time_seconds", "iteration_tokens_total",
+        "request_decode_time_seconds", "iteration_tokens_total", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens",
     )
 }  # fmt: skip
 
@@ -121,7 +121,10 @@ def read(served: "ServedModel") -> Iterable[Any]:
         "num_requests_running": len(engine.queue.running), "num_requests_waiting": engine.waiting,
         "kv_cache_usage_perc": 1 - free / total if total else 0.0,
     }  # fmt: skip
-    counters = {"num_preemptions": engine.queue.preempted}
+    counters = {
+        "num_preemptions": engine.queue.preempted, "spec_decode_num_draft_tokens": engine.queue.proposed,
+        "spec_decode_num_accepted_tokens": engine.queue.accepted,
+    }  # fmt: skip
     if storage.cache is not None:
         counters |= {"prefix_cache_queries": storage.cache.looked, "prefix_cache_hits": storage.cache.hits}
     for values, kind in ((gauges, GaugeMetricFamily), (counters, CounterMetricFamily)):

@@ -34,7 +34,7 @@ class ServedModel:
 
     folder: its files, None for a hub id.  base: the model that it adapts.  tokens: of all texts at once.
     waiting: the most requests in the queue.  version: Pellucid's.  longest: tokens of a text, its prompt included.
-    counters: what /metrics shows of it, None without prometheus_client.
+    counters: what /metrics shows of it, None without prometheus_client.  speculate: propose tokens for each text.
     """
 
     def __init__(
@@ -47,9 +47,10 @@ class ServedModel:
         deterministic: bool = False,
         folder: Path | None = None,
         base: str | None = None,
+        speculate: bool = False,
     ) -> None:
         self.name, self.model, self.created, self.parent = name, model, int(time.time()), base
-        self.counters = ModelCounters.of(name)
+        self.counters, self.speculate = ModelCounters.of(name), speculate
         self.tokenizer, self.vocab = model.tokenizer, model.config.vocab
         self.stops = frozenset((*model.stops, *(id for kind, id in model.tokenizer.special.items() if kind == "eos" and id < self.vocab)))
         self.fingerprint = fingerprint(model, version)
