@@ -20,7 +20,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from judge import judge, make, prompts
 from pellucid.api.model import Model, load
-from pellucid.checkpoint import dequantise, fill
+from pellucid.checkpoint import fill
+from pellucid.checkpoint import small_floats as dequantise
 from pellucid.checkpoint.folder import WEIGHTS, Folder
 from tiny import swapped
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pellucid.api.model import DTYPES, Model, load, place
-from pellucid.checkpoint.dequantise import Quantised
 from pellucid.checkpoint.folder import Folder
 from pellucid.checkpoint.gguf.gguf_folder import gguf_of
+from pellucid.checkpoint.quantised_tensor import Quantised
 from pellucid.checkpoint.safetensors_file import read_tensor
 from pellucid.config import Layer
 from pellucid.errors import PellucidError, UseError
@@ -164,7 +164,7 @@ def dequantised(folder: Folder, method: Fp8, dtype: torch.dtype) -> dict[str, Te
     tensors: dict[str, Tensor] = {}
     for name, entry in folder.entries.items():
         if isinstance(entry, Quantised):
-            tensors[name] = multiply(read_tensor(entry.values), read_tensor(entry.scales), list(method.block), dtype)
+            tensors[name] = multiply(*map(read_tensor, entry.parts), list(method.block), dtype)
         else:
             tensors[name] = folder.read(name)
     return tensors

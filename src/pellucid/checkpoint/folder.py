@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.checkpoint.dequantise import Quantised, dequantised
+from pellucid.checkpoint.dequantise import dequantised
 from pellucid.checkpoint.disk import Stamp, inside, read_marked, reason, regular, replacing, stamp
 from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
 from pellucid.checkpoint.packing import Packing, Stored, check_quant
+from pellucid.checkpoint.quantised_tensor import Quantised
 from pellucid.checkpoint.safetensors_file import Entry, read_header, write
 from pellucid.config import Config
 from pellucid.errors import CheckpointError, ConfigError, UseError

@@ -25,13 +25,45 @@ class Mxfp4:
 
 
 @dataclass(frozen=True)
+class Gptq:
+    """GPTQ's integers (arXiv 2210.17323): `bits` each along a column, a scale and a zero point for each group of rows.
+
+    shift: what is added to a zero point on disk.
+    """
+
+    bits: int
+    shift: int
+
+
+@dataclass(frozen=True)
+class Awq:
+    """AWQ's four bits (arXiv 2306.00978) in the order of its matrix kernel, a scale and a zero point for each group of rows."""
+
+
+@dataclass(frozen=True)
+class CompressedTensors:
+    """The formats of vLLM's compressed-tensors; its tensors' names say which one each weight has.
+
+    bits: of packed integers, those that occur.  block: (rows, columns) of a scale of float8, None for one a row or a tensor.
+    """
+
+    bits: tuple[int, ...]
+    block: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class BitsAndBytes:
+    """bitsandbytes' four bits (NF4 of arXiv 2305.14314, or FP4) and its int8 (arXiv 2208.07339), as each tensor's own state says."""
+
+
+@dataclass(frozen=True)
 class InBlocks:
     """Our own format: int8 or int4 codes, and a scale for each 32 in a row (ops/blocks.py). Weights stay so in memory."""
 
     form: str
 
 
-Method = Fp8 | Mxfp4 | InBlocks
+Method = Fp8 | Mxfp4 | Gptq | Awq | CompressedTensors | BitsAndBytes | InBlocks
 # A choice that rounding would change; small tables of which a row is read; and a matrix that attention reads from both of its sides at
 # every step, though it never calls it
 PLAIN = {"router", "positions", "types", "relative", "kv_b"}
@@ -52,8 +84,12 @@ def quantised(hf: Fields) -> Method | None:
     part = None if FIELD in hf.ignore else hf.part(FIELD)
     if part is None:
         return None
-    method: Callable[[Fields], Method] = part.choice("quant_method", {"fp8": fp8, "mxfp4": mxfp4, "pellucid": own})
-    for name in ("modules_to_not_convert", "modules_to_convert", "ignored_layers"):
+    methods: dict[str, Callable[[Fields], Method]] = {
+        "fp8": fp8, "mxfp4": mxfp4, "gptq": gptq, "awq": awq, "compressed-tensors": compressed, "bitsandbytes": lambda _: BitsAndBytes(),
+        "pellucid": own,
+    }  # fmt: skip
+    method: Callable[[Fields], Method] = part.choice("quant_method", methods)
+    for name in ("modules_to_not_convert", "modules_to_convert", "ignored_layers", "ignore"):
         modules = part.get(name, [])
         if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
             raise part.fault(name, modules, "[module, ...]")
@@ -82,3 +118,43 @@ def own(hf: Fields) -> InBlocks:
 def mxfp4(_: Fields) -> Mxfp4:
     """Return gpt-oss's float4, which has no settings."""
     return Mxfp4()
+
+
+def gptq(hf: Fields) -> Gptq:
+    """Return GPTQ's integers. Zero points lie one lower on disk, but in the second version of the format."""
+    hf.fixed("dynamic", {})  # other settings for some modules
+    hf.fixed("is_marlin_format", False)
+    bits = hf.integer("bits")
+    if bits not in (2, 4, 8):
+        raise hf.fault("bits", bits, "2, 4, 8")
+    return Gptq(bits, hf.choice("checkpoint_format", {"gptq": 1, "gptq_v2": 0}, "gptq"))
+
+
+def awq(hf: Fields) -> Awq:
+    """Return AWQ's four bits, of the layout that its checkpoints have by default."""
+    hf.fixed("bits", 4)
+    hf.fixed("w_bit", 4)
+    hf.fixed("version", "gemm", "GEMM")
+    hf.fixed("zero_point", True)
+    return Awq()
+
+
+def compressed(hf: Fields) -> CompressedTensors:
+    """Return the formats of compressed-tensors. Rotated and sparse weights are refused."""
+    for name in ("transform_config", "sparsity_config"):
+        given = hf.get(name, {})
+        if given and (not isinstance(given, dict) or given.get("format") != "dense"):
+            raise hf.fault(name, given, "{}")
+    groups, bits, block = hf.get("config_groups"), set[int](), None
+    if not isinstance(groups, dict):
+        raise hf.fault("config_groups", groups, "{group: {weights}}")
+    for name, group in groups.items():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if not isinstance(weights, dict) or weights.get("num_bits") not in (2, 4, 8):
+            raise hf.fault(f"config_groups.{name}.weights", weights, "num_bits 2, 4, 8")
+        bits.add(weights["num_bits"])
+        if weights.get("strategy") == "block":
+            block = weights.get("block_structure")
+            if not isinstance(block, list) or len(block) != 2 or not all(type(n) is int and 0 < n <= LARGEST_BLOCK for n in block):
+                raise hf.fault(f"config_groups.{name}.weights.block_structure", block, "[rows, columns]")
+    return CompressedTensors(tuple(sorted(bits)), None if block is None else (block[0], block[1]))

@@ -1,0 +1,245 @@
+"""Weights in integers of a few bits with a scale, and mostly a zero point, for each group of inputs: w = (q - z) * s.
+
+    GPTQ                 X.qweight  I32 [in/8 out]     X.qzeros  I32 [groups out/8]    X.scales [groups out]     X.g_idx  I32 [in]
+    AWQ                  X.qweight  I32 [in out/8]     X.qzeros  I32 [groups out/8]    X.scales [groups out]
+    compressed-tensors   X.weight_packed  I32 [out in/8], X.weight_zero_point  I32 [out/8 groups], and X.weight_scale, X.weight_g_idx
+                         X.weight  I8 or F8 [out in], X.weight_scale [out groups], [out 1], [1] or a grid of blocks
+                         X.weight_packed  U8 [out in/2] of float4, X.weight_scale  F8 [out in/16], X.weight_global_scale  (NVFP4)
+
+The 8 is that of four bits. A word holds its values from the low bits up; AWQ's holds columns 0 2 4 6 1 3 5 7. A weight is read under its
+plain name, X.weight [out in], a strip of inputs or rows at a time.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pellucid.checkpoint.quantised_tensor import Quantised, both, finite, judge
+from pellucid.checkpoint.safetensors_file import Entry, read_tensor
+from pellucid.checkpoint.small_floats import E2M1, times_grid
+from pellucid.errors import CheckpointError
+from pellucid.families.quantisation import CompressedTensors, Gptq
+from pellucid.ops.precision import wide
+
+WORD = 32  # bits
+PLAIN = (torch.float16, torch.bfloat16, torch.float32)
+INTERLEAVED = (0, 4, 1, 5, 2, 6, 3, 7)  # where AWQ keeps each of eight columns in a word
+STRIP = 512  # inputs or rows
+IDLE = ("input_scale", "input_zero_point", "input_global_scale", "input_g_idx", "k_scale", "v_scale", "q_scale")  # of activations
+
+
+def unpacked(words: Tensor, bits: int) -> Tensor:
+    """Return the unsigned values of words [...] as [... 32/bits], the low bits first."""
+    shifts = torch.arange(0, WORD, bits, dtype=torch.int32)
+    return (words[..., None] >> shifts) & ((1 << bits) - 1)
+
+
+def stem(entries: Mapping[str, Entry], end: str) -> list[str]:
+    """Return the names before this end, sorted."""
+    return sorted(n.removesuffix(end) for n in entries if n.endswith(end))
+
+
+def stands_for(scales: Entry) -> torch.dtype:
+    """Return the dtype of a weight: its scales' own, but bfloat16 for wider and for float8 ones."""
+    return scales.dtype if scales.dtype == torch.float16 else torch.bfloat16
+
+
+def gptq(entries: Mapping[str, Entry], method: Gptq) -> list[Quantised]:
+    """Return every weight of GPTQ. Inputs may have their groups in any order, by `g_idx`."""
+    tensors, pack = list[Quantised](), WORD // method.bits
+    for name in stem(entries, ".qweight"):
+        values, scales = both(entries, f"{name}.qweight", f"{name}.scales")
+        _, zeros = both(entries, f"{name}.qweight", f"{name}.qzeros")
+        judge(values, (torch.int32,), len(values.shape) == 2, f"[in / {pack}, out]")
+        rows, out = values.shape[0] * pack, values.shape[1]
+        judge(scales, PLAIN, len(scales.shape) == 2 and scales.shape[1] == out and 0 < scales.shape[0] <= rows, f"[groups, {out}]")
+        judge(zeros, (torch.int32,), zeros.shape == (scales.shape[0], -(-out // pack)), (scales.shape[0], -(-out // pack)))
+        parts: tuple[Entry, ...] = (values, scales, zeros)
+        order = entries.get(f"{name}.g_idx")
+        if order is not None:
+            judge(order, (torch.int32, torch.int64), order.shape == (rows,), (rows,))
+            parts = (*parts, order)
+        elif rows % scales.shape[0]:
+            judge(scales, PLAIN, False, f"[groups, {out}]")
+        tensors.append(Quantised(f"{name}.weight", (out, rows), parts, partial(times_columns, method), dtype=stands_for(scales)))
+    return tensors
+
+
+def times_columns(method: Gptq, values: Entry, scales: Entry, zeros: Entry, *rest: object) -> None:
+    """Dequantise GPTQ into the last argument, a strip of inputs at a time."""
+    into: Tensor = rest[-1]  # type: ignore[assignment]
+    kind, pack, (out, rows) = wide(into.dtype), WORD // method.bits, into.shape
+    s = finite(read_tensor(scales), scales).to(kind)
+    z = unpacked(read_tensor(zeros), method.bits).flatten(1)[:, :out] + method.shift
+    group = group_of(rest[0], rows, len(s)) if len(rest) > 1 else torch.arange(rows) // (rows // len(s))  # type: ignore[arg-type]
+    words = read_tensor(values)
+    for at in range(0, len(words), STRIP):
+        q = unpacked(words[at : at + STRIP], method.bits).mT.flatten(0, 1)  # inputs, out
+        own = group[at * pack : at * pack + len(q)]
+        into.mT[at * pack : at * pack + len(q)] = (q - z[own]).to(kind) * s[own]
+
+
+def group_of(entry: Entry, rows: int, groups: int) -> Tensor:
+    """Return the group of each input. A CheckpointError for one that there is not."""
+    order = read_tensor(entry).long()
+    if rows and not 0 <= int(order.min()) <= int(order.max()) < groups:
+        raise CheckpointError("quantised.group", file=entry.file, name=entry.name, found=int(order.max()), most=groups - 1)
+    return order
+
+
+def awq(entries: Mapping[str, Entry]) -> list[Quantised]:
+    """Return every weight of AWQ."""
+    tensors = list[Quantised]()
+    for name in stem(entries, ".qweight"):
+        values, scales = both(entries, f"{name}.qweight", f"{name}.scales")
+        _, zeros = both(entries, f"{name}.qweight", f"{name}.qzeros")
+        judge(values, (torch.int32,), len(values.shape) == 2, "[in, out / 8]")
+        rows, out = values.shape[0], values.shape[1] * 8
+        fits = len(scales.shape) == 2 and scales.shape[1] == out and 0 < scales.shape[0] <= rows and rows % scales.shape[0] == 0
+        judge(scales, PLAIN, fits, f"[groups, {out}]")
+        judge(zeros, (torch.int32,), zeros.shape == (scales.shape[0], values.shape[1]), (scales.shape[0], values.shape[1]))
+        tensors.append(Quantised(f"{name}.weight", (out, rows), (values, scales, zeros), times_interleaved, dtype=stands_for(scales)))
+    return tensors
+
+
+def times_interleaved(values: Entry, scales: Entry, zeros: Entry, into: Tensor) -> None:
+    """Dequantise AWQ into `into`, a strip of inputs at a time."""
+
+    def columns(words: Tensor) -> Tensor:
+        return unpacked(words, 4)[..., INTERLEAVED].flatten(1)
+
+    kind, rows = wide(into.dtype), into.shape[1]
+    s, z = finite(read_tensor(scales), scales).to(kind), columns(read_tensor(zeros))
+    group = torch.arange(rows) // (rows // len(s))
+    for at in range(0, rows, STRIP):
+        q, own = columns(read_tensor(values, rows=(at, min(at + STRIP, rows)))), group[at : at + STRIP]
+        into.mT[at : at + STRIP] = (q - z[own]).to(kind) * s[own]
+
+
+def compressed(entries: Mapping[str, Entry], method: CompressedTensors) -> tuple[list[Quantised], set[str]]:
+    """Return every weight of compressed-tensors, and the names of scales of activations, which stay plain here."""
+    tensors = [*packed_floats(entries), *packed_integers(entries, method.bits), *whole_bytes(entries, method.block)]
+    used = {f"{name}.weight_shape" for name in stem(entries, ".weight_shape")}
+    return tensors, used | {n for n in entries if n.rpartition(".")[2] in IDLE}
+
+
+def packed_floats(entries: Mapping[str, Entry]) -> list[Quantised]:
+    """Return every weight in NVFP4."""
+    tensors = list[Quantised]()
+    for name in stem(entries, ".weight_global_scale"):
+        values, scales = both(entries, f"{name}.weight_packed", f"{name}.weight_scale")
+        factor = entries[f"{name}.weight_global_scale"]
+        judge(values, (torch.uint8,), len(values.shape) == 2, "[out, in / 2]")
+        out, columns = values.shape[0], 2 * values.shape[1]
+        judge(scales, (torch.float8_e4m3fn,), scales.shape == (out, columns // 16) and columns % 16 == 0, (out, columns // 16))
+        judge(factor, (torch.float32,), factor.shape in ((1,), ()), (1,))
+        tensors.append(Quantised(f"{name}.weight", (out, columns), (values, scales, factor), times_sixteen))
+    return tensors
+
+
+def times_sixteen(values: Entry, scales: Entry, factor: Entry, into: Tensor) -> None:
+    """Dequantise NVFP4 into `into`: float4 times the float8 scale of 16 values, divided by the tensor's own factor."""
+    kind = wide(into.dtype)
+    table, one = torch.tensor(E2M1, dtype=kind), finite(read_tensor(factor), factor).to(kind)
+    for at in range(0, len(into), STRIP):
+        words = read_tensor(values, rows=(at, min(at + STRIP, len(into)))).int()
+        scale = finite(read_tensor(scales, rows=(at, min(at + STRIP, len(into)))).to(kind), scales) / one
+        both = torch.stack([table[words & 15], table[words >> 4]], -1).flatten(1)
+        into[at : at + STRIP] = both * scale.repeat_interleave(16, -1)
+
+
+def packed_integers(entries: Mapping[str, Entry], bits: tuple[int, ...]) -> list[Quantised]:
+    """Return every weight in packed integers. Which of `bits` it has, its shape says."""
+    tensors = list[Quantised]()
+    for name in stem(entries, ".weight_shape"):
+        values, scales = both(entries, f"{name}.weight_packed", f"{name}.weight_scale")
+        shape = entries[f"{name}.weight_shape"]
+        judge(shape, (torch.int64, torch.int32), shape.shape == (2,), (2,))
+        out, columns = read_tensor(shape).tolist()
+        own = [n for n in bits if values.shape == (out, -(-columns // (WORD // n)))]
+        judge(values, (torch.int32,), len(own) == 1, f"[{out}, {columns} * {', '.join(map(str, bits))} / {WORD}]")
+        fits = len(scales.shape) == 2 and scales.shape[0] == out and 0 < scales.shape[1] <= columns and columns % scales.shape[1] == 0
+        judge(scales, PLAIN, fits, f"[{out}, groups]")
+        parts, pack = {"values": values, "scales": scales}, WORD // own[0]
+        if (zeros := entries.get(f"{name}.weight_zero_point")) is not None:
+            judge(zeros, (torch.int32,), zeros.shape == (-(-out // pack), scales.shape[1]), (-(-out // pack), scales.shape[1]))
+            parts["zeros"] = zeros
+        if (order := entries.get(f"{name}.weight_g_idx")) is not None:
+            judge(order, (torch.int32, torch.int64), order.shape == (columns,), (columns,))
+            parts["order"] = order
+        multiply = partial(times_rows, own[0], tuple(parts))
+        tensors.append(Quantised(f"{name}.weight", (out, columns), tuple(parts.values()), multiply, dtype=stands_for(scales)))
+    return tensors
+
+
+def times_rows(bits: int, names: tuple[str, ...], *given: Entry | Tensor) -> None:
+    """Dequantise packed integers into the last argument, a strip of rows at a time. names: of the entries before it."""
+    into: Tensor = given[-1]  # type: ignore[assignment]
+    parts: dict[str, Entry] = dict(zip(names, given[:-1], strict=True))  # type: ignore[arg-type]
+    kind, (out, columns) = wide(into.dtype), into.shape
+    s = finite(read_tensor(parts["scales"]), parts["scales"]).to(kind)
+    z = torch.full((), 1 << (bits - 1), dtype=torch.int32).expand_as(s)
+    if "zeros" in parts:
+        z = unpacked_rows(read_tensor(parts["zeros"]), bits)[:out]
+    group = torch.arange(columns) // (columns // s.shape[1])
+    group = group_of(parts["order"], columns, s.shape[1]) if "order" in parts else group
+    for at in range(0, out, STRIP):
+        words = read_tensor(parts["values"], rows=(at, min(at + STRIP, out)))
+        q = unpacked(words, bits).flatten(1)[:, :columns]
+        into[at : at + STRIP] = (q - z[at : at + STRIP][:, group]).to(kind) * s[at : at + STRIP][:, group]
+
+
+def unpacked_rows(words: Tensor, bits: int) -> Tensor:
+    """Return the unsigned values of words [n groups] that are packed along their first axis, [n*32/bits groups]."""
+    return unpacked(words, bits).permute(0, 2, 1).flatten(0, 1)
+
+
+def whole_bytes(entries: Mapping[str, Entry], block: tuple[int, int] | None) -> list[Quantised]:
+    """Return every weight of a byte a value, int8 or float8."""
+    tensors = list[Quantised]()
+    for name in stem(entries, ".weight_scale"):
+        values, scales = entries.get(f"{name}.weight"), entries[f"{name}.weight_scale"]
+        if values is None or values.dtype not in (torch.int8, torch.float8_e4m3fn):
+            continue
+        judge(values, (torch.int8, torch.float8_e4m3fn), len(values.shape) == 2, "[out, in]")
+        out, columns = values.shape
+        if block is not None and values.dtype == torch.float8_e4m3fn:
+            grid = tuple(-(-n // b) for n, b in zip(values.shape, block, strict=True))
+            judge(scales, PLAIN, scales.shape == grid, grid)
+            multiply: Callable[..., None] = partial(times_grid, block)
+        else:
+            judge(scales, PLAIN, fits_bytes(scales.shape, out, columns), f"[{out}, groups], [1]")
+            multiply = times_bytes
+        parts: tuple[Entry, ...] = (values, scales)
+        if (zeros := entries.get(f"{name}.weight_zero_point")) is not None and block is None:
+            judge(zeros, (torch.int8, torch.float8_e4m3fn), zeros.shape == scales.shape, scales.shape)
+            parts = (*parts, zeros) if values.dtype == torch.int8 else parts
+        tensors.append(Quantised(f"{name}.weight", values.shape, parts, multiply, dtype=stands_for(scales)))
+    return tensors
+
+
+def fits_bytes(shape: tuple[int, ...], out: int, columns: int) -> bool:
+    """True if scales of this shape are one a tensor, or for each row one a group of columns."""
+    if shape in ((), (1,)):
+        return True
+    return len(shape) == 2 and shape[0] == out and 0 < shape[1] <= columns and columns % shape[1] == 0
+
+
+def times_bytes(values: Entry, scales: Entry, *rest: Entry | Tensor) -> None:
+    """Dequantise bytes into the last argument, a strip of rows at a time. Before it may stand the zero points."""
+    into: Tensor = rest[-1]  # type: ignore[assignment]
+    kind, (out, columns) = wide(into.dtype), into.shape
+
+    def each(entry: Entry, strip: slice) -> Tensor:
+        t = read_tensor(entry).to(kind)
+        t = t[strip] if t.ndim == 2 else t.reshape(1, 1)
+        return t.repeat_interleave(columns // t.shape[1], -1)
+
+    finite(read_tensor(scales), scales)
+    for at in range(0, out, STRIP):
+        strip = slice(at, min(at + STRIP, out))
+        q = read_tensor(values, rows=(strip.start, strip.stop)).to(kind)
+        q = q - each(rest[0], strip) if len(rest) > 1 else q  # type: ignore[arg-type]
+        into[strip] = q * each(scales, strip)
