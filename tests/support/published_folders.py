@@ -25,6 +25,7 @@ SIZES: Raw = {
     "qk_rope_head_dim": 8,
     "first_k_dense_replace": 1,
     "attention_chunk_size": 8,
+    "rotary_dim": 4,
 }
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
 WIDTHS = ("hidden_size", "dim", "n_embd", "n_embed", "d_model")
