@@ -107,8 +107,8 @@ def test_fp8_mutants_are_seen(mutant: str, tmp_path: Path) -> None:
     wrong: dict[str, tuple[str, Any]] = {
         "inverse": ("finite", lambda s, e: 1 / finite(s, e)),
         "turned": ("finite", lambda s, e: finite(s, e).mT),
-        "edge": ("times_grid", lambda b, v, s, into: (times(b, v, s, into), into[16:].zero_())),
-        "shift": ("times_grid", lambda b, v, s, into: times((14, 14), v, s, into)),
+        "edge": ("times_grid", lambda b, parts, into: (times(b, parts, into), into[16:].zero_())),
+        "shift": ("times_grid", lambda b, parts, into: times((14, 14), parts, into)),
     }
     name, stand_in = wrong[mutant]
     with swapped(dequantise, name, stand_in):

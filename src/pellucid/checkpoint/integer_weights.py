@@ -10,7 +10,7 @@ The 8 is that of four bits. A word holds its values from the low bits up; AWQ's 
 plain name, X.weight [out in], a strip of inputs or rows at a time.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -67,13 +67,13 @@ def gptq(entries: Mapping[str, Entry], method: Gptq) -> list[Quantised]:
     return tensors
 
 
-def times_columns(method: Gptq, values: Entry, scales: Entry, zeros: Entry, *rest: object) -> None:
-    """Dequantise GPTQ into the last argument, a strip of inputs at a time."""
-    into: Tensor = rest[-1]  # type: ignore[assignment]
+def times_columns(method: Gptq, parts: Sequence[Entry], into: Tensor) -> None:
+    """Dequantise GPTQ into `into`, a strip of inputs at a time."""
+    values, scales, zeros, *order = parts
     kind, pack, (out, rows) = wide(into.dtype), WORD // method.bits, into.shape
     s = finite(read_tensor(scales), scales).to(kind)
     z = unpacked(read_tensor(zeros), method.bits).flatten(1)[:, :out] + method.shift
-    group = group_of(rest[0], rows, len(s)) if len(rest) > 1 else torch.arange(rows) // (rows // len(s))  # type: ignore[arg-type]
+    group = group_of(order[0], rows, len(s)) if order else torch.arange(rows) // (rows // len(s))
     words = read_tensor(values)
     for at in range(0, len(words), STRIP):
         q = unpacked(words[at : at + STRIP], method.bits).mT.flatten(0, 1)  # inputs, out
@@ -104,13 +104,13 @@ def awq(entries: Mapping[str, Entry]) -> list[Quantised]:
     return tensors
 
 
-def times_interleaved(values: Entry, scales: Entry, zeros: Entry, into: Tensor) -> None:
+def times_interleaved(parts: Sequence[Entry], into: Tensor) -> None:
     """Dequantise AWQ into `into`, a strip of inputs at a time."""
 
     def columns(words: Tensor) -> Tensor:
         return unpacked(words, 4)[..., INTERLEAVED].flatten(1)
 
-    kind, rows = wide(into.dtype), into.shape[1]
+    (values, scales, zeros), kind, rows = parts, wide(into.dtype), into.shape[1]
     s, z = finite(read_tensor(scales), scales).to(kind), columns(read_tensor(zeros))
     group = torch.arange(rows) // (rows // len(s))
     for at in range(0, rows, STRIP):
@@ -139,9 +139,9 @@ def packed_floats(entries: Mapping[str, Entry]) -> list[Quantised]:
     return tensors
 
 
-def times_sixteen(values: Entry, scales: Entry, factor: Entry, into: Tensor) -> None:
+def times_sixteen(parts: Sequence[Entry], into: Tensor) -> None:
     """Dequantise NVFP4 into `into`: float4 times the float8 scale of 16 values, divided by the tensor's own factor."""
-    kind = wide(into.dtype)
+    (values, scales, factor), kind = parts, wide(into.dtype)
     table, one = torch.tensor(E2M1, dtype=kind), finite(read_tensor(factor), factor).to(kind)
     for at in range(0, len(into), STRIP):
         words = read_tensor(values, rows=(at, min(at + STRIP, len(into)))).int()
@@ -174,10 +174,9 @@ def packed_integers(entries: Mapping[str, Entry], bits: tuple[int, ...]) -> list
     return tensors
 
 
-def times_rows(bits: int, names: tuple[str, ...], *given: Entry | Tensor) -> None:
-    """Dequantise packed integers into the last argument, a strip of rows at a time. names: of the entries before it."""
-    into: Tensor = given[-1]  # type: ignore[assignment]
-    parts: dict[str, Entry] = dict(zip(names, given[:-1], strict=True))  # type: ignore[arg-type]
+def times_rows(bits: int, names: Sequence[str], entries: Sequence[Entry], into: Tensor) -> None:
+    """Dequantise packed integers into `into`, a strip of rows at a time. names: of the entries."""
+    parts = dict(zip(names, entries, strict=True))
     kind, (out, columns) = wide(into.dtype), into.shape
     s = finite(read_tensor(parts["scales"]), parts["scales"]).to(kind)
     z = torch.full((), 1 << (bits - 1), dtype=torch.int32).expand_as(s)
@@ -208,7 +207,7 @@ def whole_bytes(entries: Mapping[str, Entry], block: tuple[int, int] | None) -> 
         if block is not None and values.dtype == torch.float8_e4m3fn:
             grid = tuple(-(-n // b) for n, b in zip(values.shape, block, strict=True))
             judge(scales, PLAIN, scales.shape == grid, grid)
-            multiply: Callable[..., None] = partial(times_grid, block)
+            multiply: Callable[[Sequence[Entry], Tensor], None] = partial(times_grid, block)
         else:
             judge(scales, PLAIN, fits_bytes(scales.shape, out, columns), f"[{out}, groups], [1]")
             multiply = times_bytes
@@ -227,10 +226,9 @@ def fits_bytes(shape: tuple[int, ...], out: int, columns: int) -> bool:
     return len(shape) == 2 and shape[0] == out and 0 < shape[1] <= columns and columns % shape[1] == 0
 
 
-def times_bytes(values: Entry, scales: Entry, *rest: Entry | Tensor) -> None:
-    """Dequantise bytes into the last argument, a strip of rows at a time. Before it may stand the zero points."""
-    into: Tensor = rest[-1]  # type: ignore[assignment]
-    kind, (out, columns) = wide(into.dtype), into.shape
+def times_bytes(parts: Sequence[Entry], into: Tensor) -> None:
+    """Dequantise bytes into `into`, a strip of rows at a time. The third part, if there is one, are zero points."""
+    (values, scales, *zeros), kind, (out, columns) = parts, wide(into.dtype), into.shape
 
     def each(entry: Entry, strip: slice) -> Tensor:
         t = read_tensor(entry).to(kind)
@@ -241,5 +239,5 @@ def times_bytes(values: Entry, scales: Entry, *rest: Entry | Tensor) -> None:
     for at in range(0, out, STRIP):
         strip = slice(at, min(at + STRIP, out))
         q = read_tensor(values, rows=(strip.start, strip.stop)).to(kind)
-        q = q - each(rest[0], strip) if len(rest) > 1 else q  # type: ignore[arg-type]
+        q = q - each(zeros[0], strip) if zeros else q
         into[strip] = q * each(scales, strip)

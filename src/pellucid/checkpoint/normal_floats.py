@@ -8,7 +8,7 @@ X.weight  I8 [out in], X.SCB  F32 [out]              int8: w = q * SCB / 127
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -80,12 +80,12 @@ def four_bits(entries: Mapping[str, Entry], name: str, state: Mapping[str, Any])
     return Quantised(name, shape, parts, multiply, dtype=DTYPES[state["dtype"]])
 
 
-def times_table(block: int, nested: int, offset: float, values: Entry, table: Entry, scales: Entry, *rest: Entry | Tensor) -> None:
-    """Dequantise four bits into the last argument, a strip of blocks at a time."""
-    into: Tensor = rest[-1]  # type: ignore[assignment]
+def times_table(block: int, nested: int, offset: float, parts: Sequence[Entry], into: Tensor) -> None:
+    """Dequantise four bits into `into`, a strip of blocks at a time."""
+    values, table, scales, *rest = parts
     kind, levels, each = wide(into.dtype), read_tensor(table), read_tensor(scales)
-    if len(rest) > 1:
-        factors, steps = (read_tensor(entry) for entry in rest[:2])  # type: ignore[arg-type]
+    if rest:
+        factors, steps = map(read_tensor, rest)
         each = steps[each.int()] * factors.repeat_interleave(nested)[: len(each)] + offset
     each, levels, words = finite(each, scales).to(kind), finite(levels, table).to(kind), read_tensor(values).flatten()
     plain = into if into.is_contiguous() else torch.empty(into.shape, dtype=into.dtype)
@@ -98,7 +98,7 @@ def times_table(block: int, nested: int, offset: float, values: Entry, table: En
         into.copy_(plain)
 
 
-def times_rows(values: Entry, scales: Entry, into: Tensor) -> None:
+def times_rows(parts: Sequence[Entry], into: Tensor) -> None:
     """Dequantise int8 into `into`."""
-    kind = wide(into.dtype)
+    (values, scales), kind = parts, wide(into.dtype)
     into[:] = read_tensor(values).to(kind) * (finite(read_tensor(scales), scales).to(kind) / 127)[:, None]

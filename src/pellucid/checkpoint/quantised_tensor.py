@@ -1,6 +1,6 @@
 """A tensor that is stored as small values with scales, and the checks of its parts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +15,13 @@ from pellucid.errors import CheckpointError
 class Quantised:
     """A tensor stored as small values and their scales, and with some methods zero points and more.
 
-    multiply(*parts, place): fills `place`.  transposed: the last two axes are swapped on disk.  dtype: the dtype it stands for.
+    multiply(parts, place): fills `place`.  transposed: the last two axes are swapped on disk.  dtype: the dtype it stands for.
     """
 
     name: str
     shape: tuple[int, ...]
     parts: tuple[Entry, ...]
-    multiply: Callable[..., None]
+    multiply: Callable[[Sequence[Entry], Tensor], None]
     transposed: bool = False
     dtype: torch.dtype = torch.bfloat16
 
@@ -41,7 +41,7 @@ class Quantised:
         if tuple(place.shape) != self.shape:
             raise CheckpointError("safetensors.into", file=self.file, name=self.name, found=self.shape, expected=tuple(place.shape))
         with torch.no_grad():
-            self.multiply(*self.parts, place.detach())
+            self.multiply(self.parts, place.detach())
         return place
 
     def empty(self, dtype: torch.dtype) -> Tensor:

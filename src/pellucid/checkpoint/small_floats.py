@@ -6,7 +6,7 @@
 A byte of MXFP4 holds two values, the low half first; a scale s is 2^(s - 127). Products are in float32 at least and rounded once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -49,9 +49,9 @@ def mxfp4(entries: Mapping[str, Entry]) -> list[Quantised]:
     return tensors
 
 
-def times_grid(block: tuple[int, int], values: Entry, scales: Entry, into: Tensor) -> None:
+def times_grid(block: tuple[int, int], parts: Sequence[Entry], into: Tensor) -> None:
     """Dequantise FP8 into `into`, a row of blocks at a time; scales are repeated along columns and cut off at a ragged last block."""
-    kind = wide(into.dtype)
+    (values, scales), kind = parts, wide(into.dtype)
     small, grid = read_tensor(values), finite(read_tensor(scales), scales).to(kind)
     for i in range(grid.shape[-2]):
         rows = slice(i * block[0], (i + 1) * block[0])
@@ -59,9 +59,9 @@ def times_grid(block: tuple[int, int], values: Entry, scales: Entry, into: Tenso
         into[..., rows, :] = small[..., rows, :].to(kind) * along
 
 
-def times_powers(values: Entry, scales: Entry, into: Tensor) -> None:
+def times_powers(parts: Sequence[Entry], into: Tensor) -> None:
     """Dequantise MXFP4 into `into`, a strip of rows at a time to stay in the cache; a byte's two values are one complex table entry."""
-    kind, rows = wide(into.dtype), into.mT
+    (values, scales), kind, rows = parts, wide(into.dtype), into.mT
     pairs = torch.view_as_complex(torch.tensor([(E2M1[byte & 15], E2M1[byte >> 4]) for byte in range(256)], dtype=kind))
     powers = finite(torch.tensor(E8M0, dtype=kind)[read_tensor(scales).int()], scales)
     for e in range(len(rows)):
