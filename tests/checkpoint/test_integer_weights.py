@@ -208,7 +208,11 @@ def test_a_model_is_the_plain_one(form: str, tmp_path: Path) -> None:
     model.save(tmp_path / "saved")
     assert "quantization_config" not in json.loads((tmp_path / "saved" / "config.json").read_text())
     assert verify(tmp_path / "saved", dtype="float32").agrees
-    assert int(count(tmp_path / "small")["parameters.total"]) == plain.num_parameters()
+    bill = count(tmp_path / "small")
+    assert int(bill["parameters.total"]) == plain.num_parameters()
+    (note,) = bill.notes
+    assert FORMS[form][0]["quant_method"] in note and f"{Folder(tmp_path / 'small').bytes:,} bytes" in note
+    assert count(tmp_path / "plain").notes == []
 
 
 def test_a_matrix_is_put_into_blocks(tmp_path: Path) -> None:

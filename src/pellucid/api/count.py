@@ -12,7 +12,7 @@ from pellucid import catalog, families
 from pellucid.bench import last_measured
 from pellucid.catalog.literal import literal
 from pellucid.checkpoint.disk import inside
-from pellucid.checkpoint.folder import refuse_file
+from pellucid.checkpoint.folder import INDEX, WEIGHTS, Folder, refuse_file
 from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, gguf_of
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
 from pellucid.checkpoint.json_file import read_object
@@ -23,6 +23,7 @@ from pellucid.counting.formats import DTYPES
 from pellucid.counting.variants import with_attention, with_experts
 from pellucid.errors import ConfigError, UseError
 from pellucid.families.fields import Fields
+from pellucid.families.quantisation import FIELD as QUANTISED
 from pellucid.families.quantisation import InBlocks, quantised
 from pellucid.messages import say
 from pellucid.notebook import checked
@@ -67,7 +68,7 @@ def count(
         if given not in allowed:
             raise UseError("count.dtype", name=what, found=given, allowed=", ".join(allowed))
     family, cfg = described(name, fields or EMPTY, ignore_fields) if known is None else known
-    notes = []
+    notes = [*of_another_form(name, ignore_fields, dtype)]
     if attn is not None:
         cfg = with_attention(cfg, attn)
         mla = any(one.attn.kind == "MLA" for one in cfg.layers)
@@ -123,6 +124,20 @@ def in_folder(name: str | Path, ignore: Iterable[str]) -> tuple[str, str] | None
     method = quantised(Fields(values, file, ignore))
     dtype = values.get("dtype", "bfloat16")
     return (method.form, dtype if dtype in PLAIN else "bfloat16") if isinstance(method, InBlocks) else None
+
+
+def of_another_form(name: str | Path, ignore: Iterable[str], dtype: str) -> Iterator[str]:
+    """Yield the note of a folder whose weights lie in a form that is read as plain numbers: its name, and its bytes on disk."""
+    if not Path(name).is_dir() or gguf_of(Path(name)) is not None:
+        return
+    folder = Folder(name, ignore)
+    if folder.method is None or isinstance(folder.method, InBlocks):
+        return
+    method = folder.config[QUANTISED]["quant_method"]
+    if folder.has(WEIGHTS) or folder.has(INDEX):
+        yield say("count.note.form", form=method, bytes=f"{folder.bytes:,}", dtype=dtype)
+    else:
+        yield say("count.note.form.alone", form=method, dtype=dtype)
 
 
 def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Iterable[str] = ()) -> tuple[str, Config]:
