@@ -94,7 +94,7 @@ def test_faults_of_a_whole_folder(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
-    *(({"quant_method": m}, m) for m in ("gptq", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "")),
+    *(({"quant_method": m}, m) for m in ("aqlm", "hqq", "quip", "exl2", "fbgemm_fp8", "")),
     ({}, "quant_method"),
     ({"quant_method": ["fp8"]}, "quant_method"),
     ([], "quantization_config"),
@@ -107,7 +107,7 @@ REFUSED: list[tuple[Any, str]] = [
     (FP8 | {"modules_to_not_convert": "lm_head"}, "modules_to_not_convert"),
     (MXFP4 | {"modules_to_not_convert": [1]}, "modules_to_not_convert"),
     (MXFP4 | {"dequantize": 1}, "dequantize"),
-    (FP8 | {"group_size": 64}, "quantization_config.group_size"),
+    (FP8 | {"rotation": "hadamard"}, "quantization_config.rotation"),
     (MXFP4 | {"bits": 4}, "quantization_config.bits"),
 ]
 
@@ -122,7 +122,7 @@ def test_other_methods_are_refused_by_name(method: Any, named: str, tmp_path: Pa
         load(tmp_path)
     message = str(caught.value)
     assert named in message and "config.json" in message and "quantization_config" in message and "\n" not in message
-    assert caught.value.key != "config.value" or "gptq" not in named or "fp8, mxfp4" in message
+    assert caught.value.key != "config.value" or "aqlm" not in named or "fp8, mxfp4" in message
     again = load(tmp_path, ignore_fields=["quantization_config"])  # set aside, its plain weights load
     assert again.config.ignored == ("quantization_config",)
 
