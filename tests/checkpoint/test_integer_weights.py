@@ -188,7 +188,7 @@ def folders(form: str, path: Path) -> tuple[Path, Path]:
     for i, (name, w) in enumerate(sorted(load_file(j.folder / WEIGHTS).items())):
         small[name] = plain[name] = w
         if name.endswith("proj.weight") and all(n % 16 == 0 for n in w.shape):
-            disk, plain[name] = FORMS[form][1](*w.shape, i)  # type: ignore[call-arg]
+            disk, plain[name] = FORMS[form][1](w.shape[0], w.shape[1], i)
             del small[name]
             small |= {n.replace("X", name.removesuffix(".weight"), 1): t for n, t in disk.items()}
             plain[name] = plain[name].contiguous()
@@ -213,6 +213,9 @@ def test_a_model_is_the_plain_one(form: str, tmp_path: Path) -> None:
     (note,) = bill.notes
     assert FORMS[form][0]["quant_method"] in note and f"{Folder(tmp_path / 'small').bytes:,} bytes" in note
     assert count(tmp_path / "plain").notes == []
+    (tmp_path / "small" / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1")  # what a clone without weights has
+    (note,) = count(tmp_path / "small").notes
+    assert FORMS[form][0]["quant_method"] in note and " bytes" not in note
 
 
 def test_a_matrix_is_put_into_blocks(tmp_path: Path) -> None:
@@ -227,6 +230,7 @@ def test_a_matrix_is_put_into_blocks(tmp_path: Path) -> None:
 
 
 STATE = "X.weight.quant_state.bitsandbytes__nf4"
+ENDLESS = torch.tensor(list(b'{"shape": [40, 64], "dtype": "bfloat16", "blocksize": 1000000000000}'), dtype=torch.uint8)
 Change = Callable[[Tensors], Any]
 HOSTILE: dict[str, tuple[str, dict[str, Any], Change, str]] = {
     "no scales": ("awq", {}, lambda t: t.pop("X.scales"), "X.scales"),
@@ -239,6 +243,11 @@ HOSTILE: dict[str, tuple[str, dict[str, Any], Change, str]] = {
     "floats for integers": ("gptq", {}, lambda t: t.update({"X.qweight": t["X.qweight"].float()}), "X.qweight"),
     "a state that is none": ("nf4", {}, lambda t: t.update({STATE: torch.tensor([1]).byte()}), "quant_state"),
     "too few values": ("nf4", {}, lambda t: t.update({"X.weight": t["X.weight"][:-1]}), "X.weight"),
+    "no values beside a shape": ("packed", {}, lambda t: [t.pop(n) for n in ("X.weight_packed", "X.weight_scale")], "X.weight_packed"),
+    "no values beside a factor": ("nvfp4", {}, lambda t: [t.pop(n) for n in ("X.weight_packed", "X.weight_scale")], "X.weight_packed"),
+    "no values beside a state": ("nf4", {}, lambda t: [t.pop(n) for n in ("X.weight", "X.weight.absmax")], "X.weight"),
+    "a block without end": ("nf4", {}, lambda t: t.update({STATE: ENDLESS}), "quant_state"),
+    "bits that are no integer": ("packed", {"config_groups": {"a": {"weights": {"num_bits": 4.0}}}}, lambda t: t, "num_bits"),
     "three bits": ("gptq", {"bits": 3}, lambda t: t, "bits"),
     "another layout": ("awq", {"version": "gemv"}, lambda t: t, "version"),
     "another format": ("gptq", {"checkpoint_format": "marlin"}, lambda t: t, "checkpoint_format"),

@@ -107,7 +107,7 @@ REFUSED: list[tuple[Any, str]] = [
     (FP8 | {"modules_to_not_convert": "lm_head"}, "modules_to_not_convert"),
     (MXFP4 | {"modules_to_not_convert": [1]}, "modules_to_not_convert"),
     (MXFP4 | {"dequantize": 1}, "dequantize"),
-    (FP8 | {"rotation": "hadamard"}, "quantization_config.rotation"),
+    (FP8 | {"group_size": 64}, "quantization_config.group_size"),
     (MXFP4 | {"bits": 4}, "quantization_config.bits"),
 ]
 

@@ -106,12 +106,12 @@ def faulty(name: str) -> Any:
         return step(self, feed, {r: [(t + 1) % tiny.V for t in tokens] for r, tokens in proposed.items()})
 
     def trusting(self: Engine, s: Any, logits: Any) -> None:
-        proposed = list(s.proposed)
-        s.proposed = []
+        storage: Any = self.storage
+        proposed, s.proposed = s.proposed, []
         for token in proposed:
             s.tokens.append(token)
             s.stored += 1
-            accept(self.storage, s.key, s.stored)  # type: ignore[arg-type]
+            accept(storage, s.key, s.stored)
         self.sample(s, logits[-1])
         s.lookup.learn(len(proposed), len(proposed))
 

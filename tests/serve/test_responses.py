@@ -10,6 +10,7 @@ import pytest
 from openai_served import OpenAiServed, chat_folder, on_a_socket, openai_served
 from pellucid.api.model import Model, load
 from pellucid.server.openai import response_input, response_items
+from pellucid.server.openai.body_fields import BodyFields
 from pellucid.server.openai.response_items import ResponseItems
 from tiny import swapped
 from tool_templates import tool_model
@@ -165,7 +166,7 @@ def test_a_conversation_is_a_chats() -> None:
         {"role": "tool", "tool_call_id": "2", "content": "d"},
         {"role": "assistant", "content": "", "tool_calls": [call("3", "f")]},
     ]
-    assert response_input.messages_of({"instructions": "You help.", "input": items}) == wanted
+    assert response_input.messages_of(BodyFields({"instructions": "You help.", "input": items}, response_input.OWN)) == wanted
 
 
 DELTAS: list[dict[str, Any]] = [

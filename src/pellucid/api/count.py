@@ -12,7 +12,7 @@ from pellucid import catalog, families
 from pellucid.bench import last_measured
 from pellucid.catalog.literal import literal
 from pellucid.checkpoint.disk import inside
-from pellucid.checkpoint.folder import INDEX, WEIGHTS, Folder, refuse_file
+from pellucid.checkpoint.folder import Folder, refuse_file
 from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, gguf_of
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
 from pellucid.checkpoint.json_file import read_object
@@ -21,7 +21,7 @@ from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bill import BYTES
 from pellucid.counting.formats import DTYPES
 from pellucid.counting.variants import with_attention, with_experts
-from pellucid.errors import ConfigError, UseError
+from pellucid.errors import CheckpointError, ConfigError, UseError
 from pellucid.families.fields import Fields
 from pellucid.families.quantisation import FIELD as QUANTISED
 from pellucid.families.quantisation import InBlocks, quantised
@@ -134,9 +134,9 @@ def of_another_form(name: str | Path, ignore: Iterable[str], dtype: str) -> Iter
     if folder.method is None or isinstance(folder.method, InBlocks):
         return
     method = folder.config[QUANTISED]["quant_method"]
-    if folder.has(WEIGHTS) or folder.has(INDEX):
+    try:
         yield say("count.note.form", form=method, bytes=f"{folder.bytes:,}", dtype=dtype)
-    else:
+    except CheckpointError:  # weights that are not here, or not all of them, are counted as well
         yield say("count.note.form.alone", form=method, dtype=dtype)
 
 

@@ -244,8 +244,7 @@ class Model(Placed, Adapting, Shown):
 
         cached: see engine.engine.generate.  deterministic: see Engine.of.  n, logprobs, speculate: see engine.requests.Request.
         """
-        requests = self.requests(prompts, new, sampling, stops, n, logprobs)
-        requests = [replace(r, speculate=True) for r in requests] if speculate else requests
+        requests = self.requests(prompts, new, sampling, stops, n, logprobs, speculate)
         return generate(self.module, requests, self.engines, cached, deterministic)
 
     def requests(
@@ -256,13 +255,14 @@ class Model(Placed, Adapting, Shown):
         stops: Iterable[int] = (),
         n: int = 1,
         logprobs: int | None = None,
+        speculate: bool = False,
     ) -> list[Request]:
         """Return the engine's requests for these prompts, sources of an encoder-decoder. Each samples by a seed of its own."""
         requests = []
         for i, prompt in enumerate(prompts):
             own = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i)
             text, source = (tuple(prompt), None) if self.config.starts is None else ((self.config.starts,), tuple(prompt))
-            requests.append(Request(text, new, own, frozenset(stops), n, logprobs, source=source))
+            requests.append(Request(text, new, own, frozenset(stops), n, logprobs, source=source, speculate=speculate))
         return requests
 
     def ids(self, text: str) -> list[int]:

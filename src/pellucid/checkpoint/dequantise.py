@@ -13,7 +13,7 @@ from pellucid.families.quantisation import Awq, BitsAndBytes, CompressedTensors,
 
 
 def dequantised(entries: Mapping[str, Entry], method: Method | None) -> Mapping[str, Entry | Quantised | Stored]:
-    """Return a folder's tensors, quantised ones under their plain names. Checks shapes and dtypes; reads no tensor."""
+    """Return a folder's tensors, quantised ones under their plain names. Checks shapes and dtypes; reads no weight."""
     if method is None:
         return {**entries}
     if isinstance(method, InBlocks):

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pellucid.checkpoint.quantised_tensor import Quantised, both, finite, judge
+from pellucid.checkpoint.quantised_tensor import Quantised, finite, judge, parts_of
 from pellucid.checkpoint.safetensors_file import Entry, read_tensor
 from pellucid.checkpoint.small_floats import E2M1, times_grid
 from pellucid.errors import CheckpointError
@@ -41,6 +41,11 @@ def stem(entries: Mapping[str, Entry], end: str) -> list[str]:
     return sorted(n.removesuffix(end) for n in entries if n.endswith(end))
 
 
+def in_groups(inputs: int, groups: int) -> bool:
+    """True if inputs can be in this number of groups of one size."""
+    return 0 < groups <= inputs and inputs % groups == 0
+
+
 def stands_for(scales: Entry) -> torch.dtype:
     """Return the dtype of a weight: its scales' own, but bfloat16 for wider and for float8 ones."""
     return scales.dtype if scales.dtype == torch.float16 else torch.bfloat16
@@ -50,20 +55,19 @@ def gptq(entries: Mapping[str, Entry], method: Gptq) -> list[Quantised]:
     """Return every weight of GPTQ. Inputs may have their groups in any order, by `g_idx`."""
     tensors, pack = list[Quantised](), WORD // method.bits
     for name in stem(entries, ".qweight"):
-        values, scales = both(entries, f"{name}.qweight", f"{name}.scales")
-        _, zeros = both(entries, f"{name}.qweight", f"{name}.qzeros")
+        values = entries[f"{name}.qweight"]
+        scales, zeros = parts_of(entries, values.name, f"{name}.scales", f"{name}.qzeros")
+        order = [entries[n] for n in (f"{name}.g_idx",) if n in entries]
         judge(values, (torch.int32,), len(values.shape) == 2, f"[in / {pack}, out]")
         rows, out = values.shape[0] * pack, values.shape[1]
-        judge(scales, PLAIN, len(scales.shape) == 2 and scales.shape[1] == out and 0 < scales.shape[0] <= rows, f"[groups, {out}]")
+        fits = len(scales.shape) == 2 and scales.shape[1] == out
+        fits = fits and (0 < scales.shape[0] <= rows if order else in_groups(rows, scales.shape[0]))
+        judge(scales, PLAIN, fits, f"[groups, {out}]")
         judge(zeros, (torch.int32,), zeros.shape == (scales.shape[0], -(-out // pack)), (scales.shape[0], -(-out // pack)))
-        parts: tuple[Entry, ...] = (values, scales, zeros)
-        order = entries.get(f"{name}.g_idx")
-        if order is not None:
-            judge(order, (torch.int32, torch.int64), order.shape == (rows,), (rows,))
-            parts = (*parts, order)
-        elif rows % scales.shape[0]:
-            judge(scales, PLAIN, False, f"[groups, {out}]")
-        tensors.append(Quantised(f"{name}.weight", (out, rows), parts, partial(times_columns, method), dtype=stands_for(scales)))
+        for entry in order:
+            judge(entry, (torch.int32, torch.int64), entry.shape == (rows,), (rows,))
+        parts, multiply = (values, scales, zeros, *order), partial(times_columns, method)
+        tensors.append(Quantised(f"{name}.weight", (out, rows), parts, multiply, dtype=stands_for(scales)))
     return tensors
 
 
@@ -74,9 +78,9 @@ def times_columns(method: Gptq, parts: Sequence[Entry], into: Tensor) -> None:
     s = finite(read_tensor(scales), scales).to(kind)
     z = unpacked(read_tensor(zeros), method.bits).flatten(1)[:, :out] + method.shift
     group = group_of(order[0], rows, len(s)) if order else torch.arange(rows) // (rows // len(s))
-    words = read_tensor(values)
-    for at in range(0, len(words), STRIP):
-        q = unpacked(words[at : at + STRIP], method.bits).mT.flatten(0, 1)  # inputs, out
+    words, strip = read_tensor(values), max(1, STRIP // pack)
+    for at in range(0, len(words), strip):
+        q = unpacked(words[at : at + strip], method.bits).mT.flatten(0, 1)  # inputs, out
         own = group[at * pack : at * pack + len(q)]
         into.mT[at * pack : at * pack + len(q)] = (q - z[own]).to(kind) * s[own]
 
@@ -93,11 +97,11 @@ def awq(entries: Mapping[str, Entry]) -> list[Quantised]:
     """Return every weight of AWQ."""
     tensors = list[Quantised]()
     for name in stem(entries, ".qweight"):
-        values, scales = both(entries, f"{name}.qweight", f"{name}.scales")
-        _, zeros = both(entries, f"{name}.qweight", f"{name}.qzeros")
+        values = entries[f"{name}.qweight"]
+        scales, zeros = parts_of(entries, values.name, f"{name}.scales", f"{name}.qzeros")
         judge(values, (torch.int32,), len(values.shape) == 2, "[in, out / 8]")
         rows, out = values.shape[0], values.shape[1] * 8
-        fits = len(scales.shape) == 2 and scales.shape[1] == out and 0 < scales.shape[0] <= rows and rows % scales.shape[0] == 0
+        fits = len(scales.shape) == 2 and scales.shape[1] == out and in_groups(rows, scales.shape[0])
         judge(scales, PLAIN, fits, f"[groups, {out}]")
         judge(zeros, (torch.int32,), zeros.shape == (scales.shape[0], values.shape[1]), (scales.shape[0], values.shape[1]))
         tensors.append(Quantised(f"{name}.weight", (out, rows), (values, scales, zeros), times_interleaved, dtype=stands_for(scales)))
@@ -129,8 +133,8 @@ def packed_floats(entries: Mapping[str, Entry]) -> list[Quantised]:
     """Return every weight in NVFP4."""
     tensors = list[Quantised]()
     for name in stem(entries, ".weight_global_scale"):
-        values, scales = both(entries, f"{name}.weight_packed", f"{name}.weight_scale")
         factor = entries[f"{name}.weight_global_scale"]
+        values, scales = parts_of(entries, factor.name, f"{name}.weight_packed", f"{name}.weight_scale")
         judge(values, (torch.uint8,), len(values.shape) == 2, "[out, in / 2]")
         out, columns = values.shape[0], 2 * values.shape[1]
         judge(scales, (torch.float8_e4m3fn,), scales.shape == (out, columns // 16) and columns % 16 == 0, (out, columns // 16))
@@ -154,38 +158,39 @@ def packed_integers(entries: Mapping[str, Entry], bits: tuple[int, ...]) -> list
     """Return every weight in packed integers. Which of `bits` it has, its shape says."""
     tensors = list[Quantised]()
     for name in stem(entries, ".weight_shape"):
-        values, scales = both(entries, f"{name}.weight_packed", f"{name}.weight_scale")
         shape = entries[f"{name}.weight_shape"]
+        values, scales = parts_of(entries, shape.name, f"{name}.weight_packed", f"{name}.weight_scale")
         judge(shape, (torch.int64, torch.int32), shape.shape == (2,), (2,))
         out, columns = read_tensor(shape).tolist()
         own = [n for n in bits if values.shape == (out, -(-columns // (WORD // n)))]
         judge(values, (torch.int32,), len(own) == 1, f"[{out}, {columns} * {', '.join(map(str, bits))} / {WORD}]")
-        fits = len(scales.shape) == 2 and scales.shape[0] == out and 0 < scales.shape[1] <= columns and columns % scales.shape[1] == 0
-        judge(scales, PLAIN, fits, f"[{out}, groups]")
-        parts, pack = {"values": values, "scales": scales}, WORD // own[0]
+        judge(scales, PLAIN, len(scales.shape) == 2 and scales.shape[0] == out and in_groups(columns, scales.shape[1]), f"[{out}, groups]")
+        parts, pack = [values, scales], WORD // own[0]
         if (zeros := entries.get(f"{name}.weight_zero_point")) is not None:
             judge(zeros, (torch.int32,), zeros.shape == (-(-out // pack), scales.shape[1]), (-(-out // pack), scales.shape[1]))
-            parts["zeros"] = zeros
+            parts.append(zeros)
         if (order := entries.get(f"{name}.weight_g_idx")) is not None:
             judge(order, (torch.int32, torch.int64), order.shape == (columns,), (columns,))
-            parts["order"] = order
-        multiply = partial(times_rows, own[0], tuple(parts))
-        tensors.append(Quantised(f"{name}.weight", (out, columns), tuple(parts.values()), multiply, dtype=stands_for(scales)))
+            parts.append(order)
+        multiply = partial(times_rows, own[0])
+        tensors.append(Quantised(f"{name}.weight", (out, columns), tuple(parts), multiply, dtype=stands_for(scales)))
     return tensors
 
 
-def times_rows(bits: int, names: Sequence[str], entries: Sequence[Entry], into: Tensor) -> None:
-    """Dequantise packed integers into `into`, a strip of rows at a time. names: of the entries."""
-    parts = dict(zip(names, entries, strict=True))
+def times_rows(bits: int, parts: Sequence[Entry], into: Tensor) -> None:
+    """Dequantise packed integers into `into`, a strip of rows at a time. Behind values and scales may come zero points and an order."""
+    values, scales, *rest = parts
+    by_end = {entry.name.rpartition(".")[2]: entry for entry in rest}
     kind, (out, columns) = wide(into.dtype), into.shape
-    s = finite(read_tensor(parts["scales"]), parts["scales"]).to(kind)
+    s = finite(read_tensor(scales), scales).to(kind)
     z = torch.full((), 1 << (bits - 1), dtype=torch.int32).expand_as(s)
-    if "zeros" in parts:
-        z = unpacked_rows(read_tensor(parts["zeros"]), bits)[:out]
+    if (zeros := by_end.get("weight_zero_point")) is not None:
+        z = unpacked_rows(read_tensor(zeros), bits)[:out]
     group = torch.arange(columns) // (columns // s.shape[1])
-    group = group_of(parts["order"], columns, s.shape[1]) if "order" in parts else group
+    if (order := by_end.get("weight_g_idx")) is not None:
+        group = group_of(order, columns, s.shape[1])
     for at in range(0, out, STRIP):
-        words = read_tensor(parts["values"], rows=(at, min(at + STRIP, out)))
+        words = read_tensor(values, rows=(at, min(at + STRIP, out)))
         q = unpacked(words, bits).flatten(1)[:, :columns]
         into[at : at + STRIP] = (q - z[at : at + STRIP][:, group]).to(kind) * s[at : at + STRIP][:, group]
 
@@ -202,8 +207,9 @@ def whole_bytes(entries: Mapping[str, Entry], block: tuple[int, int] | None) -> 
         values, scales = entries.get(f"{name}.weight"), entries[f"{name}.weight_scale"]
         if values is None or values.dtype not in (torch.int8, torch.float8_e4m3fn):
             continue
-        judge(values, (torch.int8, torch.float8_e4m3fn), len(values.shape) == 2, "[out, in]")
+        judge(values, (values.dtype,), len(values.shape) == 2, "[out, in]")
         out, columns = values.shape
+        parts: tuple[Entry, ...] = (values, scales)
         if block is not None and values.dtype == torch.float8_e4m3fn:
             grid = tuple(-(-n // b) for n, b in zip(values.shape, block, strict=True))
             judge(scales, PLAIN, scales.shape == grid, grid)
@@ -211,10 +217,9 @@ def whole_bytes(entries: Mapping[str, Entry], block: tuple[int, int] | None) -> 
         else:
             judge(scales, PLAIN, fits_bytes(scales.shape, out, columns), f"[{out}, groups], [1]")
             multiply = times_bytes
-        parts: tuple[Entry, ...] = (values, scales)
-        if (zeros := entries.get(f"{name}.weight_zero_point")) is not None and block is None:
-            judge(zeros, (torch.int8, torch.float8_e4m3fn), zeros.shape == scales.shape, scales.shape)
-            parts = (*parts, zeros) if values.dtype == torch.int8 else parts
+            if (zeros := entries.get(f"{name}.weight_zero_point")) is not None:
+                judge(zeros, (values.dtype,), zeros.shape == scales.shape, scales.shape)
+                parts = (*parts, zeros)
         tensors.append(Quantised(f"{name}.weight", values.shape, parts, multiply, dtype=stands_for(scales)))
     return tensors
 
@@ -223,21 +228,23 @@ def fits_bytes(shape: tuple[int, ...], out: int, columns: int) -> bool:
     """True if scales of this shape are one a tensor, or for each row one a group of columns."""
     if shape in ((), (1,)):
         return True
-    return len(shape) == 2 and shape[0] == out and 0 < shape[1] <= columns and columns % shape[1] == 0
+    return len(shape) == 2 and shape[0] == out and in_groups(columns, shape[1])
 
 
 def times_bytes(parts: Sequence[Entry], into: Tensor) -> None:
     """Dequantise bytes into `into`, a strip of rows at a time. The third part, if there is one, are zero points."""
-    (values, scales, *zeros), kind, (out, columns) = parts, wide(into.dtype), into.shape
+    values, *per_group = parts
+    kind, (out, columns) = wide(into.dtype), into.shape
 
-    def each(entry: Entry, strip: slice) -> Tensor:
-        t = read_tensor(entry).to(kind)
-        t = t[strip] if t.ndim == 2 else t.reshape(1, 1)
-        return t.repeat_interleave(columns // t.shape[1], -1)
+    def spread(entry: Entry) -> Tensor:
+        """Return one number a group as [out or 1, columns], without a copy where each row has one."""
+        t = finite(read_tensor(entry).to(kind), entry)
+        t = t if t.ndim == 2 else t.reshape(1, 1)
+        return t[..., None].expand(-1, -1, columns // t.shape[1]).flatten(1).expand(out, -1)
 
-    finite(read_tensor(scales), scales)
+    s, *zeros = map(spread, per_group)
     for at in range(0, out, STRIP):
-        strip = slice(at, min(at + STRIP, out))
-        q = read_tensor(values, rows=(strip.start, strip.stop)).to(kind)
-        q = q - each(zeros[0], strip) if zeros else q
-        into[strip] = q * each(scales, strip)
+        q = read_tensor(values, rows=(at, min(at + STRIP, out))).to(kind)
+        for z in zeros:
+            q -= z[at : at + STRIP]
+        into[at : at + STRIP] = q * s[at : at + STRIP]

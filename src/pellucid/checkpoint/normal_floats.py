@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.checkpoint.quantised_tensor import Quantised, both, finite, judge
+from pellucid.checkpoint.quantised_tensor import Quantised, finite, judge, parts_of
 from pellucid.checkpoint.safetensors_file import Entry, read_tensor
 from pellucid.errors import CheckpointError
 from pellucid.ops.precision import wide
@@ -25,6 +25,7 @@ STATES = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4")
 DTYPES = {"float32": torch.bfloat16, "bfloat16": torch.bfloat16, "float16": torch.float16}  # which a weight stands for, by its state's
 STRIP = 1 << 20  # values
 LONGEST = 1 << 16  # bytes of a state
+LARGEST = 1 << 16  # values of a block; the library writes at most 4096
 
 
 def bits_and_bytes(entries: Mapping[str, Entry]) -> tuple[list[Quantised], set[str]]:
@@ -32,11 +33,11 @@ def bits_and_bytes(entries: Mapping[str, Entry]) -> tuple[list[Quantised], set[s
     tensors, idle = list[Quantised](), {n for n in entries if n.endswith(".weight_format")}
     for end in STATES:
         for name in (n.removesuffix(end) for n in sorted(entries) if n.endswith(end)):
-            state = state_of(entries[name + end])
             idle.add(name + end)
-            tensors.append(four_bits(entries, name, state))
+            tensors.append(four_bits(entries, name, entries[name + end]))
     for name in (n.removesuffix(".SCB") for n in sorted(entries) if n.endswith(".SCB")):
-        values, scales = both(entries, f"{name}.weight", f"{name}.SCB")
+        scales = entries[f"{name}.SCB"]
+        (values,) = parts_of(entries, scales.name, f"{name}.weight")
         judge(values, (torch.int8,), len(values.shape) == 2, "[out, in]")
         judge(scales, (torch.float32,), scales.shape == values.shape[:1], values.shape[:1])
         tensors.append(Quantised(f"{name}.weight", values.shape, (values, scales), times_rows, dtype=torch.float16))
@@ -51,7 +52,7 @@ def state_of(entry: Entry) -> dict[str, Any]:
         shape, dtype, block = state["shape"], state["dtype"], state["blocksize"]
         sound = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) and dtype in DTYPES
         nested = state.get("nested_blocksize", 1), state.get("nested_offset", 0.0)
-        sound = sound and all(type(n) is int and n > 0 for n in (block, nested[0])) and isinstance(nested[1], float | int)
+        sound = sound and all(type(n) is int and 0 < n <= LARGEST for n in (block, nested[0])) and isinstance(nested[1], float | int)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         sound = False
     if not sound:
@@ -59,10 +60,10 @@ def state_of(entry: Entry) -> dict[str, Any]:
     return dict(state)
 
 
-def four_bits(entries: Mapping[str, Entry], name: str, state: Mapping[str, Any]) -> Quantised:
-    """Return a weight of four bits."""
-    values, scales = both(entries, name, f"{name}.absmax")
-    _, table = both(entries, name, f"{name}.quant_map")
+def four_bits(entries: Mapping[str, Entry], name: str, stated: Entry) -> Quantised:
+    """Return a weight of four bits, whose state is the tensor `stated`."""
+    state = state_of(stated)
+    values, scales, table = parts_of(entries, stated.name, name, f"{name}.absmax", f"{name}.quant_map")
     shape, block = tuple(state["shape"]), state["blocksize"]
     count = -(-prod(shape) // block)
     judge(values, (torch.uint8,), prod(values.shape) == -(-prod(shape) // 2), f"[{-(-prod(shape) // 2)}, 1]")
@@ -70,8 +71,7 @@ def four_bits(entries: Mapping[str, Entry], name: str, state: Mapping[str, Any])
     judge(scales, (torch.uint8, torch.float32), scales.shape == (count,), (count,))
     parts: tuple[Entry, ...] = (values, table, scales)
     if scales.dtype == torch.uint8:
-        _, factors = both(entries, f"{name}.absmax", f"{name}.nested_absmax")
-        _, levels = both(entries, f"{name}.absmax", f"{name}.nested_quant_map")
+        factors, levels = parts_of(entries, scales.name, f"{name}.nested_absmax", f"{name}.nested_quant_map")
         nested = -(-count // state.get("nested_blocksize", 1))
         judge(factors, (torch.float32,), factors.shape == (nested,), (nested,))
         judge(levels, (torch.float32,), levels.shape == (256,), (256,))

@@ -58,6 +58,14 @@ def both(entries: Mapping[str, Entry], values: str, scales: str) -> tuple[Entry,
     return entries[values], entries[scales]
 
 
+def parts_of(entries: Mapping[str, Entry], name: str, *others: str) -> list[Entry]:
+    """Return the entries of `others`. A CheckpointError if one is missing beside `name`, which is there."""
+    for other in others:
+        if other not in entries:
+            raise CheckpointError("quantised.alone", file=entries[name].file, name=name, other=other)
+    return [entries[other] for other in others]
+
+
 def judge(entry: Entry, dtypes: tuple[torch.dtype, ...], fits: bool, needed: object) -> None:
     """Raise a CheckpointError unless the dtype is among `dtypes` and the shape `fits`; `needed` is the shape for the error."""
     if entry.dtype not in dtypes:

@@ -65,6 +65,7 @@ def add(app: typer.Typer) -> None:
         }  # fmt: skip
         given = {name: value for name, value in given.items() if value is not None}
         judge(given, stop or [])
+        speculates = options.speculates(speculate)
         screen: Screen = ctx.obj
         loaded = options.loaded(
             screen,
@@ -77,7 +78,7 @@ def add(app: typer.Typer) -> None:
             adapter=adapter,
         )
         how: dict[str, Any] = {"new": new, "sampling": settled(screen, loaded, given), "until": stop or [], "timed": verbose}
-        how |= {"deterministic": deterministic, "speculate": options.speculates(speculate)}
+        how |= {"deterministic": deterministic, "speculate": speculates}
         if prompt is None and sys.stdin.isatty():
             talk(screen, loaded, how)
             return

@@ -88,7 +88,7 @@ class StepBuffers:
         self.refused: str | None = None
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
-    def set(self, tokens: list[int], spans: tuple[Span, ...], together: Mapping[object, int]) -> None:
+    def set(self, tokens: list[int], spans: Sequence[Span], together: Mapping[object, int]) -> None:
         """Fill the buffers with a token for each span, of one row. Each table is filled as far as the longest request needs."""
         positions = [s.before for s in spans]
         self.tokens.numpy()[0] = tokens  # numpy writes a few numbers in a sixth of torch's time
@@ -133,14 +133,14 @@ class Plans:
             spans += [Span(request, len(tokens) + i, len(tokens) + i + 1, before[request] + i) for i in range(len(row))]
             tokens += row
         if len(tokens) > native.ROWS or self.device.type != "cpu":
-            logits, self.best = self.batch(tokens, tuple(spans))
+            logits, self.best = self.batch(tokens, (*spans,))
         else:
             buffers = self.buffers_for(len(tokens))
-            buffers.set(tokens, tuple(spans), pages.angle_length)
+            buffers.set(tokens, spans, pages.angle_length)
             if self.cross_attention:
                 torch.stack([self.memory_addresses(s.request) for s in spans], out=buffers.memories)
             run = self.planned_step if self.plannable(buffers) else self.plain_step
-            logits, self.best = run(buffers, tuple(spans))
+            logits, self.best = run(buffers, (*spans,))
         for request, length in before.items():
             pages.advance(request, length + 1)
         return logits

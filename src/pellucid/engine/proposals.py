@@ -29,7 +29,7 @@ class PromptLookup:
     """Proposals for one text from its own tokens: what followed its last few ones the last time that they stood there.
 
     They become more while they are accepted, and pause while they are not.
-    ends: after these tokens, the place that followed their last occurrence but one and their last.
+    ends: of each few tokens, the places behind their last occurrence but one, 0 if there is none, and behind their last.
     """
 
     ends: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)
@@ -71,10 +71,9 @@ def propose(running: "Sequence[requests.Sequence]") -> None:
     A watch of this thread records every row that runs, so that under one there are none.
     """
     left = 0 if here.watches else native.ROWS - len(running)
-    for s in running:
-        s.proposed = []
-        most = min(left, MOST, s.request.new - s.written - 1)
-        if s.request.speculate and s.request.source is None and s.written and s.pending == 1 and most > 0:
+    for s in (s for s in running if s.request.speculate):
+        s.proposed, most = [], min(left, MOST, s.request.new - s.written - 1)
+        if s.request.source is None and s.written and s.pending == 1 and most > 0:
             s.lookup = PromptLookup() if s.lookup is None else s.lookup
             s.proposed = s.lookup.propose(s.tokens, most)
             left -= len(s.proposed)

@@ -29,18 +29,7 @@ SILENT = """
     transformers_version trust_remote_code typical_p unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache use_return_dict
 """
 HARMLESS = frozenset(SILENT.split())
-# How weights were quantised, and which kernel multiplies them elsewhere; the tensors themselves say in which form they lie.
-QUANTISERS = """
-    act_group_aware actorder autoround_version backend batch_size block_name_to_quantize bnb_4bit_compute_dtype bnb_4bit_quant_storage
-    bnb_4bit_quant_type bnb_4bit_use_double_quant cache_block_outputs damp_auto_increment damp_percent dataset desc_act disable_exllama
-    do_fuse exllama_config format fuse_max_seq_len global_compression_ratio group_size kv_cache_scheme llm_int8_enable_fp32_cpu_offload
-    llm_int8_has_fp16_weight llm_int8_skip_modules llm_int8_threshold lm_head load_in_4bit load_in_8bit max_input_length meta
-    model_file_base_name model_name_or_path model_seqlen module_name_preceding_first_block modules_in_block_to_quantize modules_to_fuse
-    pack_dtype pad_token_id provider q_group_size quant_type quantization_status quantizer static_groups sym tokenizer true_sequential
-    use_cuda_fp16 use_exllama version
-"""
 HARMLESS_IN = {
-    "quantization_config": set(QUANTISERS.split()),
     "rope_scaling": {"finetuned"},
     "rope_parameters": {"finetuned"},
 }  # harmless in an object; Yarn-Llama-2 was trained with its factors

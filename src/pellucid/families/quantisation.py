@@ -10,6 +10,16 @@ from pellucid.families.fields import Fields
 
 FIELD = "quantization_config"
 LARGEST_BLOCK = 1 << 20
+# How weights were quantised, and which kernel multiplies them elsewhere; the tensors themselves say in which form they lie.
+SILENT = """
+    act_group_aware actorder autoround_version backend batch_size block_name_to_quantize bnb_4bit_compute_dtype bnb_4bit_quant_storage
+    bnb_4bit_quant_type bnb_4bit_use_double_quant cache_block_outputs damp_auto_increment damp_percent dataset desc_act disable_exllama
+    do_fuse exllama_config format fuse_max_seq_len global_compression_ratio group_size kv_cache_scheme llm_int8_enable_fp32_cpu_offload
+    llm_int8_has_fp16_weight llm_int8_skip_modules llm_int8_threshold lm_head load_in_4bit load_in_8bit max_input_length meta
+    model_file_base_name model_name_or_path model_seqlen module_name_preceding_first_block modules_in_block_to_quantize modules_to_fuse
+    pack_dtype pad_token_id provider q_group_size quant_type quantization_status quantizer static_groups sym tokenizer true_sequential
+    use_cuda_fp16 use_exllama version
+"""
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ def quantised(hf: Fields) -> Method | None:
     if part is None:
         return None
     methods: dict[str, Callable[[Fields], Method]] = {
-        "fp8": fp8, "mxfp4": mxfp4, "gptq": gptq, "awq": awq, "compressed-tensors": compressed, "bitsandbytes": lambda _: BitsAndBytes(),
+        "fp8": fp8, "mxfp4": mxfp4, "gptq": gptq, "awq": awq, "compressed-tensors": compressed, "bitsandbytes": bits_and_bytes,
         "pellucid": own,
     }  # fmt: skip
     method: Callable[[Fields], Method] = part.choice("quant_method", methods)
@@ -120,8 +130,15 @@ def mxfp4(_: Fields) -> Mxfp4:
     return Mxfp4()
 
 
+def bits_and_bytes(hf: Fields) -> BitsAndBytes:
+    """Return bitsandbytes' forms; each tensor has its own."""
+    hf.read |= set(SILENT.split())
+    return BitsAndBytes()
+
+
 def gptq(hf: Fields) -> Gptq:
     """Return GPTQ's integers. Zero points lie one lower on disk, but in the second version of the format."""
+    hf.read |= set(SILENT.split())
     hf.fixed("dynamic", {})  # other settings for some modules
     hf.fixed("is_marlin_format", False)
     bits = hf.integer("bits")
@@ -132,6 +149,7 @@ def gptq(hf: Fields) -> Gptq:
 
 def awq(hf: Fields) -> Awq:
     """Return AWQ's four bits, of the layout that its checkpoints have by default."""
+    hf.read |= set(SILENT.split())
     hf.fixed("bits", 4)
     hf.fixed("w_bit", 4)
     hf.fixed("version", "gemm", "GEMM")
@@ -141,6 +159,7 @@ def awq(hf: Fields) -> Awq:
 
 def compressed(hf: Fields) -> CompressedTensors:
     """Return the formats of compressed-tensors. Rotated and sparse weights are refused."""
+    hf.read |= set(SILENT.split())
     for name in ("transform_config", "sparsity_config"):
         given = hf.get(name, {})
         if given and (not isinstance(given, dict) or given.get("format") != "dense"):
@@ -150,7 +169,7 @@ def compressed(hf: Fields) -> CompressedTensors:
         raise hf.fault("config_groups", groups, "{group: {weights}}")
     for name, group in groups.items():
         weights = group.get("weights") if isinstance(group, dict) else None
-        if not isinstance(weights, dict) or weights.get("num_bits") not in (2, 4, 8):
+        if not isinstance(weights, dict) or type(weights.get("num_bits")) is not int or weights["num_bits"] not in (2, 4, 8):
             raise hf.fault(f"config_groups.{name}.weights", weights, "num_bits 2, 4, 8")
         bits.add(weights["num_bits"])
         if weights.get("strategy") == "block":

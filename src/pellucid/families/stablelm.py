@@ -16,7 +16,7 @@ def config(hf: Fields) -> c.Config:
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
     order = "parallel" if hf.flag("use_parallel_residual", False) else "pre"
     layers = (c.Layer(attn, mlp, order=order),) * hf.integer("num_hidden_layers", high=100_000)
-    hf.read |= {"hidden_dropout", "rope_pct"}
+    hf.read |= {"hidden_dropout"}
     return replace(llama.decoder(hf, layers), norm="layer", eps=hf.number("layer_norm_eps", 1e-5))
 
 

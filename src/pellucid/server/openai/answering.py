@@ -40,6 +40,8 @@ class GeneratedAnswer:
     last: when each choice's last token came.
     """
 
+    end = b"data: [DONE]\n\n"  # what a stream sends behind its last chunk
+
     def __init__(self, job: Job, submitted: Submitted, facts: dict[str, Any]) -> None:
         self.job, self.submitted, self.facts = job, submitted, facts
         form = job.shape.form if isinstance(job.shape, ChatShape) else ReplyForm()
@@ -210,8 +212,7 @@ class EventStream(Response):
             async with aclosing(self.answer.events()) as events:
                 async for event in events:
                     await send(body(event))
-            if isinstance(self.answer, GeneratedAnswer):  # the other route's last event is its end
-                await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": True})
+            await send({"type": "http.response.body", "body": self.answer.end, "more_body": True})
         except Exception as fault:
             await send(body(self.answer.failure(fault, self.language)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -13,6 +13,8 @@ from typing import Any
 
 from pellucid.errors import RequestError
 from pellucid.runs.request import described, wrong
+from pellucid.server.openai.body_fields import BodyFields
+from pellucid.server.openai.jobs import CHAT
 
 TEXTS = {"input_text", "output_text", "text"}
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -30,7 +32,8 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
     A RequestError for a wrong field, and for one that needs an earlier answer.
     """
-    given = {name: value for name, value in body.items() if value is not None}
+    fields = BodyFields(body, CHAT | OWN)
+    given = fields.given
     for name in KEPT_ELSEWHERE:
         if given.get(name):
             raise RequestError("serve.stateless", 400, name, name=name)
@@ -39,34 +42,23 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("truncation", "disabled") != "disabled":
         raise wrong("truncation", described(given["truncation"]), "disabled")
     out = {name: value for name, value in given.items() if name not in OWN}
-    out |= {"messages": messages_of(given)} | tools_of_body(given) | form_of(given) | logprobs_of(given)
+    out |= {"messages": messages_of(fields)} | tools_of_body(given) | form_of(fields) | logprobs_of(given)
     if "max_output_tokens" in given:
         out["max_completion_tokens"] = given["max_output_tokens"]
-    effort = table(given, "reasoning").get("effort")
-    if effort is not None:
-        out["chat_template_kwargs"] = {"reasoning_effort": effort} | table(given, "chat_template_kwargs")
+    if (effort := fields.table("reasoning").get("effort")) is not None:
+        out["chat_template_kwargs"] = {"reasoning_effort": effort} | fields.table("chat_template_kwargs")
     if given.get("stream"):
         out["stream_options"] = {"include_usage": True}
     return out
 
 
-def table(given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a field that is an object, {} if it is absent."""
-    value = given.get(name, {})
-    if not isinstance(value, dict):
-        raise wrong(name, described(value), "{}")
-    return value
-
-
-def messages_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+def messages_of(fields: BodyFields) -> list[dict[str, Any]]:
     """Return the messages of `instructions` and `input`."""
-    items, instructions = given.get("input"), given.get("instructions", "")
+    items, instructions = fields.given.get("input"), fields.text("instructions")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items:
         raise wrong("input", described(items), '"..." | [{"role": "user", "content": "..."}]')
-    if not isinstance(instructions, str):
-        raise wrong("instructions", described(instructions), '"..."')
     turns: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
     reasoning, calls = "", set[str]()
     for i, item in enumerate(items):
@@ -148,9 +140,9 @@ def tools_of_body(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": function} for function in functions], "tool_choice": choice}
 
 
-def form_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def form_of(fields: BodyFields) -> dict[str, Any]:
     """Return the field of a chat for `text.format`."""
-    form = table(given, "text").get("format", {})
+    form = fields.table("text").get("format", {})
     if not isinstance(form, dict):
         raise wrong("text.format", described(form), "{}")
     if not form:

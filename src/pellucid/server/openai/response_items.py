@@ -106,6 +106,8 @@ class ResponseItems:
 class ResponseAnswer:
     """An answer of /v1/responses. body: as it came.  answer: the chat's."""
 
+    end = b""  # the last event says that it is the last
+
     def __init__(self, body: Mapping[str, Any], answer: "GeneratedAnswer") -> None:
         self.answer, self.items, self.count = answer, ResponseItems(), 0
         sampling = answer.job.requests[0].sampling
