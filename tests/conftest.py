@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from covering import FULL
 from pellucid.api.model import Model, load, make
 from pellucid.ops.native import library
 from served import Served, served
@@ -37,6 +39,20 @@ def pytest_sessionstart() -> None:
     """Stop where the kernels are stale or missing: everything would run through torch, and their tests would show nothing."""
     if (sentence := library.unfit()) is not None:
         pytest.exit(sentence, returncode=1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In the quick form keep the first and each n-th further case of a test that is marked `quick(n)`."""
+    numbers: Counter[str] = Counter()
+    kept, left = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        mark, name = item.get_closest_marker("quick"), item.nodeid.partition("[")[0]
+        out = mark is not None and not FULL and numbers[name] % mark.args[0]
+        numbers[name] += 1
+        (left if out else kept).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
 
 
 def pytest_collection_finish() -> None:

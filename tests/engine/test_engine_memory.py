@@ -61,6 +61,7 @@ def flat(leak: dict[str, int]) -> bool:
 
 
 @pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.quick(2)
 def test_many_requests_leave_nothing(cached: bool) -> None:
     leak = growth(cached)
     assert flat(leak), leak

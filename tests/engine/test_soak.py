@@ -78,6 +78,7 @@ MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.quick(2)
 def test_faults_are_found(mutant: str) -> None:
     before = set(os.listdir("/proc/self/fd"))
     with swapped(*MUTANTS[mutant]):

@@ -51,12 +51,14 @@ def test_claims_hold(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.quick(2)
 def test_a_claim_fails_without_the_switch(name: str) -> None:
     result = run_exhibit(find(name), open_model=open_single, enabled=False)
     assert not result.holds
 
 
 @pytest.mark.parametrize("name", NAMES if FULL else NAMES[::3])
+@pytest.mark.quick(3)
 def test_claims_hold_in_float64(name: str) -> None:
     result = run_exhibit(find(name), open_model=open_double)
     assert [c.key for c in result.claims if not c.holds] == []
@@ -73,6 +75,7 @@ ON_ONE = [(name, model) for i, (name, model) in enumerate(ON_OTHERS) if i % 3 ==
 
 
 @pytest.mark.parametrize(("name", "model"), ON_OTHERS if FULL else ON_ONE)
+@pytest.mark.quick(2)
 def test_it_runs_on_every_specimen_that_fits(name: str, model: str) -> None:
     """It is refused by `fits`, or for its words; what holds in exact arithmetic holds there too."""
     shown, other = find(name), open_single(model)

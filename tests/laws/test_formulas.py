@@ -116,6 +116,7 @@ def test_all_model_types_are_here() -> None:
 
 
 @pytest.mark.parametrize(("family", "quirk"), CASES)
+@pytest.mark.quick(2)
 def test_texts_give_their_tensors(family: str, quirk: str) -> None:
     for seed in SEEDS:
         made = runs(read(family, quirk), seed)

@@ -94,6 +94,7 @@ def test_another_config_differs(family: str, quirk: str, change: dict[str, Any])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(2)
 def test_every_parameter_matters(family: str) -> None:
     """Each parameter and saved buffer, disturbed alone, changes the logits."""
     j = judge(family)
@@ -135,6 +136,7 @@ def errors(j: Judge, model: Module, other: nn.Module, shapes: Iterable[tuple[int
 
 @pytest.mark.parametrize("dtype", FLOOR, ids=lambda d: str(d).removeprefix("torch."))
 @pytest.mark.parametrize(("family", "quirk"), RATIO)
+@pytest.mark.quick(3)
 def test_no_worse_than_twice_transformers_error(family: str, quirk: str, dtype: torch.dtype) -> None:
     j = judge(family, quirk)
     model = ours(j.folder, dtype)[1]
@@ -168,6 +170,7 @@ def test_kimi_k2_is_deepseek_v3_by_another_name() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(3)
 def test_the_first_difference_is_named(family: str) -> None:
     """The part of any disturbed weight is named; a weight that is read but not called is named by the part that uses it."""
     j = judge(family)
