@@ -59,7 +59,7 @@ def tiny(hf: Raw) -> Raw:
         out["ffn_hidden_size"] = hf["ffn_hidden_size"] * HEADS * HEAD // width
     if "word_embed_proj_dim" in hf:
         out["word_embed_proj_dim"] = HEADS * HEAD // (1 + (hf["word_embed_proj_dim"] != width))
-    depth = hf.get("sliding_window_pattern", LAYERS - 1) + 1
+    depth = (hf.get("sliding_window_pattern") or LAYERS - 1) + 1
     out |= {n: depth for n in DEPTHS if n in hf}
     out |= {n: hf[n][:depth] for n in ("layer_types", "no_rope_layers", "attention_layers") if n in hf}
     out |= {"attention_types": [[out["attention_layers"], 1]]} if "attention_types" in hf else {}
