@@ -11,8 +11,13 @@ import pellucid
 from pellucid import catalog
 from pellucid.api.model import specimens
 from pellucid.counting import summary
+from pellucid.documents.amount import Amount, scaled
 from pellucid.families import known
+from pellucid.messages import phrases
+from pellucid.terminal import verdict
+from pellucid.terminal.training_and_ranks import any_of
 from test_commands import Captured, run
+from tiny import swapped
 
 ROOT = Path(__file__).parents[2]
 MODELS = ["deepseek-v3", "t5-small", "bert-base", "pellucid/capitals"]
@@ -71,3 +76,50 @@ def test_models_counts_what_it_lists(capsys: Captured) -> None:
     document = json.loads(run(capsys, "models", "--json")[1])
     assert document["families"] == known() == sorted(set(known())) and len(document["catalogue"]) == len(catalog.models())
     assert f"{len(known())}" in run(capsys, "models")[1]
+
+
+VERDICTS = [
+    ("llama-3.1-8b", "--device h100 --context 8192 --batch 16", True),
+    ("llama-3.1-70b", "--device h100", False),
+    ("llama-3.1-70b", "--device h100 --ranks tp=2", True),
+    ("llama-3.1-405b", "--device h100 --ranks tp=4", False),
+    ("bert-base", "--device h100", True),
+    ("t5-small", "--device mem=1G,bw=1G,bf16=1T", True),
+    ("pellucid/capitals", "--device mem=1M,bw=1G,bf16=1T", False),
+]
+
+
+@pytest.mark.parametrize(("model", "options", "fits"), VERDICTS)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_verdict_stands_first(
+    model: str, options: str, fits: bool, language: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the model's own line, with the numbers of the bounds below it, which are those of the JSON."""
+    monkeypatch.setenv("COLUMNS", "300")
+    judge_verdict(capsys, model, options, fits, language)
+    with swapped(verdict, "scaled", lambda n, unit: f"{n / 2} {unit}"), pytest.raises(AssertionError):
+        judge_verdict(capsys, model, options, fits, language)
+
+
+def judge_verdict(capsys: Captured, model: str, options: str, fits: bool, language: str) -> None:
+    command = ["count", model, *options.split(), "--lang", language]
+    code, text, _ = run(capsys, *command)
+    whole = json.loads(run(capsys, *command, "--json")[1])
+    report = whole["ranks"]["bounds"] if "ranks" in whole else whole["bounds"]
+    first = " ".join(text.split("\n\n")[0].splitlines()[1:])
+    assert code == 0 and report["fits"] is fits and (say_in(language, fits) in first)
+    held = report["held"] if "held" in report else report["weights"] + report["cache"]
+    assert scaled(held, "B") in first
+    if not fits:
+        assert ("devices" in report) == (str(report.get("devices", "?")) in first.split("·")[-1])
+        return
+    phase = report.get("decode", report.get("prefill"))
+    assert f"{phase['tokens_per_second']:.4g}" in first and str(Amount(phase["seconds"], "s")) in first
+    assert "largest_batch" not in report or any_of(report["largest_batch"]) in first
+    by = {one: sum(p["seconds"] for p in phase["parts"] if p["sets"] == one) for one in ("compute", "bandwidth")}
+    assert first.rstrip(".").endswith(phrases(language)["count." + max(by, key=lambda one: by[one])])
+
+
+def say_in(language: str, fits: bool) -> str:
+    """Return the words of a verdict."""
+    return {"en": ("does not fit on", "fits on"), "zh": ("放不下", "放得下")}[language][fits]

@@ -18,6 +18,7 @@ from pellucid.terminal.bounds import headed, priced
 from pellucid.terminal.columns import bytes_in, window
 from pellucid.terminal.table import Column, clipped, prose, table
 from pellucid.terminal.training_and_ranks import PHASES, largest, over_ranks, phase_of, trained
+from pellucid.terminal.verdict import verdict
 
 BOOKS = {"attention": "count.book.attention", "model": "count.book.model", "token": "count.book.token"}
 BECAUSE = {"scores": "count.because.scores", "idle": "count.because.idle"}
@@ -30,7 +31,7 @@ def drawn(bill: Bill, width: int, view: Scenario = Scenario()) -> list[Text]:  #
         blocks.append(trained(bill, view.way, width))
     if view.split is not None:
         blocks.append(over_ranks(bill, view, view.split, width))
-    out = list(head(bill, width))
+    out = [*head(bill, width), *verdict(bill, view, width)]
     for block in blocks:
         out += [Text(), *block] if block else []
     return clipped(out, width)
