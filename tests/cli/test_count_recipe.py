@@ -82,3 +82,26 @@ def test_an_adapter_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert plain["memory.adapters"] == plain["memory.gradients"] == 4 * low and plain["memory.moments"] == 8 * low
     assert plain["memory.weights"] == 4 * base > 4 * blocks["memory.weights"] and blocks["memory.adapters"] == 4 * low
     assert main(["count", str(tmp_path / "plain.toml")]) == 0 and f"{low:,}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "table", "texts"), [("prefer", "[prefer]", 2), ("reward", "[reward]\ngroup = 3", 3), ("causal", "", 1)])
+def test_a_row_of_several_texts_is_counted(name: str, table: str, texts: int, tmp_path: Path) -> None:
+    """A pair is two documents, and a prompt its answers; what the draws cost is said to be left out."""
+    (tmp_path / "t.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c", "text": "a"}\n', encoding="utf-8")
+    data = 'files = ["t.jsonl"]\nlength = 32\n' + ('field = ["prompt", "chosen"]\n' if name == "reward" else "")
+    (tmp_path / "r.toml").write_text(
+        f'name = "r"\nobjective = "{name}"\n[model]\nfrom = "pellucid/capitals"\n{table}\n[data]\n{data}'
+        "[train]\nseed = 1\nsteps = 10\nbatch = 4\nlearning_rate = 1e-3\n",
+        encoding="utf-8",
+    )
+    bill = recipe_bill(tmp_path / "r.toml")
+    assert bill.bill.setting.batch == 4 * texts and bill.run()["tokens"] == 10 * 4 * texts * 32
+    assert any("3 answers" in note for note in bill.bill.notes) == (name == "reward")
+
+
+def test_the_teacher_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = (ROOT / "recipes" / "capitals-half.toml").read_text(encoding="utf-8")
+    (tmp_path / "a.txt").write_text("a\n", encoding="utf-8")
+    (tmp_path / "r.toml").write_text(text.replace('folder = "pellucid/capitals"', 'files = ["a.txt"]\nlength = 32'), encoding="utf-8")
+    assert main(["count", str(tmp_path / "r.toml")]) == 0
+    assert "pellucid count pellucid/capitals" in capsys.readouterr().out

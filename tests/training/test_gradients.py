@@ -18,7 +18,7 @@ from pellucid import config as c
 from pellucid import ops
 from pellucid.batch.step import Step
 from pellucid.nn.attention import Attention
-from pellucid.training.loop import loss_of
+from pellucid.training.criterion import loss_of
 from pellucid.training.objectives import IGNORED, Batch, Causal, Document
 from test_symmetries import right_gradients
 from tiny import DEEPSEEK_V3, EXPERTS, FAMILIES, GPT_OSS, LLAMA, T5, D, far, inputs, law, swapped, tiny

@@ -21,7 +21,8 @@ from pellucid.nn.moe import Moe
 from pellucid.nn.transformer import Decoder
 from pellucid.training import balance, objectives
 from pellucid.training.corpus import CORPORA, pieces, read, sentences, train_tokenizer, translations
-from pellucid.training.loop import initialise, loss_of
+from pellucid.training.criterion import loss_of
+from pellucid.training.loop import initialise
 from pellucid.training.objectives import IGNORED, OBJECTIVES, Causal, Document, Masked, Objective
 from tiny import DEEPSEEK_V3, FAMILIES, swapped, tiny
 from training import DOCUMENTS, SETTINGS, corpus_of, run_of, silent, state

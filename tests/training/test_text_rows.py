@@ -15,7 +15,7 @@ from torch import Tensor
 from pellucid.batch.step import Step
 from pellucid.errors import TrainError
 from pellucid.training import text_rows
-from pellucid.training.loop import loss_of
+from pellucid.training.criterion import loss_of
 from pellucid.training.objectives import Document
 from pellucid.training.shards import Shards
 from pellucid.training.text_objective import packed_batch

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from pellucid.errors import TrainError
-from pellucid.training import loop
+from pellucid.training import criterion, loop
+from pellucid.training.criterion import loss_of
 from pellucid.training.identity import digest
-from pellucid.training.loop import HeldOut, TrainingRun, batches, learning_rate, loss_of
+from pellucid.training.loop import HeldOut, TrainingRun, batches, learning_rate
 from pellucid.training.objectives import IGNORED, Batch, Causal, Document
 from pellucid.training.optimizers import optimizer
 from pellucid.training.recipe import TrainSettings
@@ -114,7 +115,7 @@ def test_micro_batches_add_up_to_the_step(micro: int, tmp_path: Path) -> None:
     parts, there = step(replace(SETTINGS, micro=micro))
     assert parts["loss"] == pytest.approx(full["loss"], rel=1e-12) and parts["gradient"] == pytest.approx(full["gradient"], rel=1e-10)
     assert parts["tokens"] == full["tokens"] and gap(at, there) < 1e-10
-    with swapped(loop, "loss_of", unweighted):
+    with swapped(criterion, "loss_of", unweighted):
         assert micro == 4 or gap(at, step(replace(SETTINGS, micro=micro))[1]) > 1e-6
 
 
@@ -191,7 +192,7 @@ def test_what_is_no_number_changes_nothing(what: str, tmp_path: Path) -> None:
         loss = real(model, batch)
         return loss * float("nan") if what == "loss" else loss + (model.norm.weight[0] - model.norm.weight[0].detach()) * 1e30 * 1e30
 
-    with swapped(loop, "loss_of", broken), pytest.raises(TrainError) as caught:
+    with swapped(criterion, "loss_of", broken), pytest.raises(TrainError) as caught:
         run.train(silent)
     assert caught.value.key == f"train.{what}" and "step 6" in str(caught.value)
     assert state(run) == before and run.step == 5

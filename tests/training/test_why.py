@@ -126,7 +126,7 @@ def test_an_auxiliary_loss_counts(cfg: Any) -> None:
     model, documents = tiny(cfg), [Document([], list(range(3 * i, 3 * i + 6 + i))) for i in range(4)]
     parts = [Causal(WORDS).batch([documents[i] for i in part]) for part in micro_batches([0, 1, 2, 3], 2)]
     path, cell, balance = "layers.1.ffn.router.weight", (3, 5), Balance(model, 0.1, 0.5)
-    one, without = why_gradient(model, parts, path, cell, 0.0, balance), why_gradient(model, parts, path, cell)
+    one, without = why_gradient(model, parts, path, cell, balance=balance), why_gradient(model, parts, path, cell)
     assert abs(one.rest) < 1e-10 * max(abs(t.product) for t in one.tokens) and abs(one.gradient - without.gradient) > 1e-6
     assert all(p.grad is None for p in model.parameters()) and not one.others
 

@@ -17,7 +17,9 @@ from pellucid.families import understand
 from pellucid.families.family import Family
 from pellucid.messages import say
 from pellucid.nn.transformer import build
+from pellucid.training.pipeline import tokenizer_table
 from pellucid.training.recipe import Recipe, read_recipe
+from pellucid.training.recipe_tables import DistilSettings, RewardSettings
 from pellucid.training.shards import TOKENIZER, load_tokenizer, size_of, taken
 from pellucid.training.start import base_folder
 from pellucid.training.texts import Texts
@@ -69,8 +71,13 @@ def recipe_bill(path: Path, device: str | None = None, price: float | None = Non
         understand({**recipe.model, "vocab_size": ids_of(recipe, recipe.data)}, str(path)) if recipe.base is None else config_of(recipe)
     )
     rows, stored = recipe.train.micro or recipe.train.batch, (recipe.base.quant if recipe.base else None) or DTYPE
-    bill = billed(cfg, family.name, recipe.name, recipe.data.length, rows, stored, DTYPE, device, plain=DTYPE)
+    texts = rows * recipe.texts_a_row
+    bill = billed(cfg, family.name, recipe.name, recipe.data.length, texts, stored, DTYPE, device, plain=DTYPE)
     bill.notes.append(say("count.recipe.note", forwards=recipe.train.batch // rows))
+    if isinstance(recipe.aim, DistilSettings):
+        bill.notes.append(say("count.recipe.teacher", teacher=recipe.aim.teacher))
+    if isinstance(recipe.aim, RewardSettings):
+        bill.notes.append(say("count.recipe.draws", group=recipe.aim.group))
     return RecipeBill(bill, recipe.train.steps, recipe.train.batch // rows, price, way_of(recipe, family, cfg))
 
 
@@ -97,7 +104,7 @@ def way_of(recipe: Recipe, family: Family, cfg: Config) -> Way:
 
 def ids_of(recipe: Recipe, data: Texts) -> int:
     """Return the most ids that the recipe's tokenizer has."""
-    if "from" in recipe.tokenizer:
-        return size_of(load_tokenizer(taken(data, recipe.tokenizer) / TOKENIZER))
-    size: int = recipe.tokenizer["size"]
+    if "from" in (table := tokenizer_table(recipe)):
+        return size_of(load_tokenizer(taken(data, table) / TOKENIZER))
+    size: int = table["size"]
     return size

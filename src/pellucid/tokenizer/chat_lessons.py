@@ -28,9 +28,13 @@ class Lesson(NamedTuple):
 
 
 def lessons(
-    tokenizer: Tokenizer, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, template: str | None = None
+    tokenizer: Tokenizer,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None = None,
+    template: str | None = None,
+    first: int = 0,
 ) -> list[Lesson]:
-    """Return a chat with its learnt tokens, more than one if each answer is a chat of its own.
+    """Return a chat with its learnt tokens, more than one if each answer is a chat of its own. first: the first message that is learnt.
 
     A TokenizerError if the template leaves nothing of an answer, or its prompt is not how the answer's chat begins.
     """
@@ -44,12 +48,18 @@ def lessons(
         ids, places = tokenizer.chat_encoder(taken).located(text, given)
         return Lesson(ids, overlapping(places, spans))
 
-    answers = [i for i, message in enumerate(messages) if isinstance(message, dict) and message.get("role") == "assistant"]
+    answers = [i for i, m in enumerate(messages) if i >= first and isinstance(m, dict) and m.get("role") == "assistant"]
     full = rendered(len(messages), False)
     if taken.marks:
         if answers and not full.answers:
             raise TokenizerError("answers.nothing", number=answers[0])
-        return [lesson(full, full.answers)] if answers else []
+        start = 0
+        if first and answers:
+            before = rendered(first, False).text
+            if not full.text.startswith(before):
+                raise TokenizerError("answers.prompt", number=first)
+            start = len(before)
+        return [lesson(full, [(max(start, a), z) for a, z in full.answers if z > start])] if answers else []
     turns = list[tuple[Rendered, Span]]()
     for i in answers:
         if i == 0:

@@ -31,6 +31,14 @@ class Chats(Texts):
     long: str = "refuse"
 
 
+@dataclass(frozen=True)
+class Asked(Chats):
+    """The [data] table of a recipe of prompts that a model answers itself; each has a right answer, which is no target."""
+
+    field: str | tuple[str, ...] = PAIR
+    pack: str = "none"
+
+
 class TaughtDocument(NamedTuple):
     """A chat's tokens, with the line that it stands in, from 1. learnt: True for each that carries loss."""
 

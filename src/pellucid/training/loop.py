@@ -23,8 +23,9 @@ from pellucid.errors import TrainError
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.training.balance import Balance
+from pellucid.training.criterion import PLAIN, Criterion, CrossEntropy, Figures, added, losses, targets_in
 from pellucid.training.identity import digest, identity, require
-from pellucid.training.objectives import IGNORED, Batch, Document, Objective
+from pellucid.training.objectives import Batch, Document, Objective
 from pellucid.training.optimizers import optimizer
 from pellucid.training.recipe import TrainSettings
 from pellucid.training.saves import newest, read_state, save_state, set_aside
@@ -86,63 +87,46 @@ SHAPES: dict[str, Callable[[float, int, TrainSettings], float]] = {
 """From 1 to 0 over the steps after the warm-up. part: the share of them that is over."""
 
 
-def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """Return the mean of -log p(target) over real targets; `smoothing` is the part shared by all V ids (arXiv 1512.00567)."""
-    logits = model(*batch.inputs)
-    targets = batch.targets.flatten()
-    return nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
-
-
 def micro_batches(numbers: list[int], micro: int | None) -> list[list[int]]:
     """Return the documents of a step in groups of at most `micro`, whose gradients are added; all in one where None."""
     return [numbers[i : i + micro] for i in range(0, len(numbers), micro)] if micro else [numbers]
 
 
-def targets_in(batch: Batch) -> int:
-    """Return the number of targets that carry loss."""
-    return int((batch.targets != IGNORED).sum())
-
-
-def losses(model: nn.Module, parts: list[Batch], smoothing: float, balance: Balance) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each micro-batch's part of the step's loss, then with its part of the auxiliary loss, which is what the step differentiates."""
-    counts = [targets_in(part) for part in parts]
-    for part, count in zip(parts, counts, strict=True):
-        share = count / sum(counts)  # of the step's targets: a mean over these, and not of the parts' means
-        real = part.targets != IGNORED
-        with balance.counting(real):
-            loss = loss_of(model, part, smoothing) * share
-        yield loss, loss + balance.loss(real) * share
-
-
 class HeldOut:
-    """Documents that are not trained on, and how often their loss is logged. every: steps."""
+    """Documents that are not trained on, and how often their loss is logged. every: steps.  batch: rows of the objective."""
 
-    def __init__(self, objective: Objective, documents: list[Document], every: int, batch: int) -> None:
-        self.objective, self.every = objective, every
-        by_length = sorted(documents, key=objective.rows)
-        self.batches = [by_length[i : i + batch] for i in range(0, len(by_length), batch)]
+    def __init__(self, objective: Objective, documents: Sequence[Document], every: int, batch: int, criterion: Criterion = PLAIN) -> None:
+        self.objective, self.every, self.criterion = objective, every, criterion
+        self.parts = objective.groups(documents, batch)
 
-    @torch.no_grad()
     def loss(self, model: nn.Module) -> float:
-        """Return the mean of -log p(target) over all their targets, without smoothing."""
-        made = [self.objective.batch(documents) for documents in self.batches]
-        counts = [targets_in(batch) for batch in made]
-        return sum(float(loss_of(model, batch)) * n for batch, n in zip(made, counts, strict=True)) / sum(counts)
+        """Return the mean of -log p(target) over all their targets, without smoothing, or of another criterion's loss."""
+        return self.criterion.measure(model, self.objective, self.parts)[0]
+
+    def entry(self, model: nn.Module) -> dict[str, float]:
+        """Return what the log has of them: the loss, and the criterion's figures."""
+        loss, figures = self.criterion.measure(model, self.objective, self.parts)
+        return {"held_out": loss, **{f"held_out_{name}": value for name, value in figures.items()}}
 
 
 class Differentiated(NamedTuple):
-    """A step whose gradients are computed and whose weights are not changed yet. numbers: its documents.  targets: how many carry loss."""
+    """A step whose gradients are computed and whose weights are not changed yet. numbers: its documents.  batches: its parts.
+
+    figures: of the criterion.
+    """
 
     numbers: list[int]
     loss: float
-    targets: int
+    figures: Figures
+    batches: list[Batch]
     started: float
 
 
 class TrainingRun:
     """A training run in its own folder: log.jsonl with a line a step, saves/. Parameters that take no gradient stay as they are.
 
-    held_out: its loss is logged too.  origin: what the numbers depend on because of where the model is from.
+    held_out: its loss is logged too.  origin: what the numbers depend on because of where the model is from.  criterion: of its loss, by
+    default the cross-entropy.
     """
 
     def __init__(
@@ -154,13 +138,14 @@ class TrainingRun:
         folder: Path,
         held_out: HeldOut | None = None,
         origin: Mapping[str, Any] = NEW,
+        criterion: Criterion | None = None,
     ) -> None:
         check(objective, documents, model.config.vocab, model.config.positions)
-        self.held_out = held_out
+        self.held_out, self.criterion = held_out, criterion or CrossEntropy(s.smoothing)
         self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
         self.balance = balance_of(model, s)
         self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
-        self.identity = {**identity(model.config, objective, documents, s), **origin}
+        self.identity = {**identity(model.config, objective, documents, s), **self.criterion.identity, **origin}
 
     def train(
         self,
@@ -179,7 +164,7 @@ class TrainingRun:
         while self.step < self.s.steps:
             entry = (take or self.one)(next(steps))
             if self.held_out is not None and (self.step % self.held_out.every == 0 or self.step == self.s.steps):
-                entry["held_out"] = self.held_out.loss(self.model)
+                entry |= self.held_out.entry(self.model)
             self.log(entry)
             on(entry)
             if self.step % self.s.log_every == 0 or self.step == self.s.steps:
@@ -199,7 +184,8 @@ class TrainingRun:
 
     def batches(self, numbers: list[int]) -> list[Batch]:
         """Return the micro-batches of a step on these documents."""
-        return [self.objective.batch([self.documents[i] for i in part]) for part in self.parts(numbers)]
+        parts = [[self.documents[i] for i in part] for part in self.parts(numbers)]
+        return self.criterion.batches(self.model, self.objective, parts, self.step)
 
     def one(self, numbers: list[int]) -> dict[str, Any]:
         """Take one step on these documents. A TrainError if loss or gradient is not finite, before any weight changes."""
@@ -207,19 +193,19 @@ class TrainingRun:
 
     def backward(self, numbers: list[int]) -> "Differentiated":
         """Compute the loss of a step on these documents, and its gradients. A TrainError if the loss is not finite."""
-        started, value = time.perf_counter(), 0.0
+        started, value, figures = time.perf_counter(), 0.0, Figures()
         parts = self.batches(numbers)
         self.optimizer.zero_grad(set_to_none=True)
-        for loss, differentiated in losses(self.model, parts, self.s.smoothing, self.balance):
-            value += float(loss.detach())
+        for part in losses(self.criterion, self.model, parts, self.balance):
+            value, figures = value + float(part.loss.detach()), added(figures, part.figures)
             if not math.isfinite(value):
                 raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))
-            differentiated.backward()
-        return Differentiated(numbers, value, sum(map(targets_in, parts)), started)
+            part.differentiated.backward()
+        return Differentiated(numbers, value, figures, parts, started)
 
     def update(self, given: "Differentiated") -> dict[str, Any]:
         """Change the weights by the gradients of a step, and return its log entry. A TrainError if the gradient is not finite."""
-        numbers, value, count, started = given
+        numbers, value, figures, parts, started = given
         rate = learning_rate(self.step, self.s)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -229,8 +215,8 @@ class TrainingRun:
         self.optimizer.step()
         load = self.balance.correct()
         self.step += 1
-        self.tokens += count
-        entry = {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens, **load}
+        self.tokens += sum(map(targets_in, parts))
+        entry = {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens, **load, **figures}
         return entry | {"documents": digest(json.dumps(numbers))[:16], "seconds": round(time.perf_counter() - started, 6)}
 
     def log(self, entry: dict[str, Any]) -> None:

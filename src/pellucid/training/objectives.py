@@ -32,11 +32,15 @@ Data = Path | Invented | Texts
 
 
 class Document(NamedTuple):
-    """One example as ids: the model's input, and its target. learnt: of each id of the target, whether it carries loss; None for all."""
+    """One example as ids: the model's input, and its target. learnt: of each id of the target, whether it carries loss; None for all.
+
+    reference: of an answer that is compared with another, its log-probability by the first weights.
+    """
 
     given: list[int]
     target: list[int]
     learnt: list[bool] | None = None
+    reference: float | None = None
 
     def losses(self) -> list[int]:
         """Return the target's ids, IGNORED where they carry no loss."""
@@ -44,10 +48,14 @@ class Document(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch: the model's inputs, and the targets [B T] of its logits, IGNORED where there is none."""
+    """A batch: the model's inputs, and the targets [B T] of its logits, IGNORED where there is none.
+
+    of_texts: numbers of each text that the criterion needs, [texts] or [texts n]: the log-probability by the first weights, the advantage.
+    """
 
     inputs: tuple[Any, ...]
     targets: Tensor
+    of_texts: Tensor | None = None
 
 
 class Objective(ABC):
@@ -91,6 +99,11 @@ class Objective(ABC):
     @abstractmethod
     def batch(self, documents: Sequence[Document]) -> Batch:
         """Return the batch of these documents."""
+
+    def groups(self, documents: Sequence[Document], batch: int) -> list[list[Document]]:
+        """Return documents in batches of this size, those of like length together."""
+        by_length = sorted(documents, key=self.rows)
+        return [by_length[i : i + batch] for i in range(0, len(by_length), batch)]
 
     @abstractmethod
     def complete(self, model: nn.Module) -> Complete:
@@ -270,6 +283,7 @@ class Masked(Objective):
 
 
 OBJECTIVES: dict[str, type[Objective]] = {"causal": Causal, "prefix": Prefix, "translation": Translation, "masked": Masked}
+OBJECTIVES["distil"] = Causal
 
 
 def folder_of(data: Data) -> Path:

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from pellucid.checkpoint.adapter import Adapter, save_adapter
 from pellucid.checkpoint.disk import read_whole, reason, replacing
@@ -22,15 +23,18 @@ from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, cast
 from pellucid.tokenizer.chat_template import TEMPLATE_BYTES, TEMPLATE_FILE
 from pellucid.training import corpus, invented
+from pellucid.training.aim import criterion_of
 from pellucid.training.card import card
+from pellucid.training.criterion import Criterion
 from pellucid.training.loop import HeldOut, TrainingRun
 from pellucid.training.objectives import OBJECTIVES, Document, Objective
 from pellucid.training.quiz import quiz
 from pellucid.training.recipe import Recipe, read_recipe
+from pellucid.training.recipe_tables import DistilSettings
 from pellucid.training.run_folder import write_run
 from pellucid.training.saves import states
-from pellucid.training.shards import open_shards
-from pellucid.training.start import Start, base_folder, fresh, numbered, origin
+from pellucid.training.shards import TOKENIZER, load_tokenizer, open_shards
+from pellucid.training.start import Start, base_folder, folder_named, fresh, numbered, origin, stops
 from pellucid.training.text_card import score_of_texts, text_card
 from pellucid.training.text_objective import CausalText, TaughtText, of_shards
 from pellucid.training.text_rows import TrainingRows
@@ -75,9 +79,10 @@ def run_recipe(
     with stopping() as stop, alone(folder):
         objective = prepare(recipe, folder)
         start = fresh(recipe, objective)
-        documents, out_of_training = examples(recipe, objective)
-        kept = held_out(recipe, objective, out_of_training)
-        run = TrainingRun(start.model, objective, documents, recipe.train, folder, kept, origin(recipe, start))
+        documents, out_of_training = both = examples(recipe, objective)
+        criterion = criterion_of(recipe, start, objective, both, folder / DATA)
+        kept = held_out(recipe, objective, out_of_training, criterion)
+        run = TrainingRun(start.model, objective, documents, recipe.train, folder, kept, origin(recipe, start), criterion)
         if isinstance(documents, TrainingRows):
             progress(documents.figures())
         if isinstance(objective, TaughtText) and (endless := unstopped(start, documents)):
@@ -90,7 +95,7 @@ def run_recipe(
             run.train(progress, lambda: stop.received, on, None if recorder is None else recorder.take)
         try:
             if not stop.received:
-                return finish(recipe, folder / ("model" if start.adapter is None else "adapter"), start, objective, progress)
+                return finish(recipe, folder / ("model" if start.adapter is None else "adapter"), start, run, progress)
         except KeyboardInterrupt:
             pass  # the state of the last step is saved, and a run that goes on from it finishes
         raise StoppedError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)
@@ -117,16 +122,28 @@ def prepare(recipe: Recipe, folder: Path, remake: bool = False) -> Objective:
         shards = open_shards(recipe.data, tokenizer_table(recipe), folder / DATA, bool(states(folder / "saves")), remake)
         return of_shards(shards, recipe.data)
     kind = OBJECTIVES[recipe.objective]
+    if "from" in (table := tokenizer_table(recipe)):
+        return kind(tokenizer_with_end(Path(table["from"])))
     pieces = invented.word_pieces(recipe.data) if isinstance(recipe.data, invented.Invented) else corpus.pieces(recipe.data)
     return kind(corpus.train_tokenizer(pieces, recipe.tokenizer["size"], kind.special))
 
 
 def tokenizer_table(recipe: Recipe) -> dict[str, Any]:
     """Return the [tokenizer] table; where the recipe starts from a folder, its tokenizer and chat template, or the recipe's template."""
+    if isinstance(recipe.aim, DistilSettings) and recipe.base is None:
+        return {"from": str(folder_named(recipe, recipe.aim.teacher).resolve())}
     if recipe.base is None:
         return recipe.tokenizer
     table = {"from": str(base_folder(recipe).resolve())}
     return table if recipe.base.template is None else table | {"template": recipe.base.template}
+
+
+def tokenizer_with_end(folder: Path) -> Tokenizer:
+    """Return the tokenizer of a folder whose sentences end as the corpus's do. A TrainError if it has no such end."""
+    tokenizer = load_tokenizer(folder / TOKENIZER)
+    if tokenizer.token_to_id(corpus.END_OF_TEXT) is None:
+        raise TrainError("data.end", path=folder)
+    return tokenizer
 
 
 def examples(recipe: Recipe, objective: Objective) -> tuple[Sequence[Document], Sequence[Document]]:
@@ -139,27 +156,26 @@ def examples(recipe: Recipe, objective: Objective) -> tuple[Sequence[Document], 
 
 def unstopped(start: Start, documents: Sequence[Document]) -> str | None:
     """Return a warning if what is learnt of the first documents has no token that ends the model's texts; None if it has."""
-    given = None if start.folder is None else start.folder.generation_config.get("eos_token_id")
-    stops = [given] if isinstance(given, int) else list(given or start.model.config.stops)
+    ends = stops(start)
     learnt = {i for document in documents[:FEW] for i in document.losses()}
-    return None if learnt.intersection(stops) else say("data.unstopped", stops=", ".join(map(str, stops)) or "-")
+    return None if learnt.intersection(ends) else say("data.unstopped", stops=", ".join(map(str, ends)) or "-")
 
 
-def held_out(recipe: Recipe, objective: Objective, documents: Sequence[Document]) -> HeldOut | None:
+def held_out(recipe: Recipe, objective: Objective, documents: Sequence[Document], criterion: Criterion) -> HeldOut | None:
     """Return what is held out of training, with how often its loss is logged. None if the recipe does not ask for it."""
     if recipe.evaluate is None or not documents:
         return None
-    return HeldOut(objective, list(documents), recipe.evaluate.every, recipe.train.batch)
+    return HeldOut(objective, list(documents), recipe.evaluate.every, recipe.train.batch, criterion)
 
 
-def finish(recipe: Recipe, folder: Path, start: Start, objective: Objective, progress: Progress) -> Path:
+def finish(recipe: Recipe, folder: Path, start: Start, run: TrainingRun, progress: Progress) -> Path:
     """Measure what is saved, and write the folder of the model with its card, or of the adapter."""
     if start.adapter is not None:
-        return finish_adapter(recipe, folder, start, start.adapter, objective, progress)
-    model, family = start.model, start.family
+        return finish_adapter(recipe, folder, start, start.adapter, run, progress)
+    model, family, objective = start.model, start.family, run.objective
     cast(model.eval(), torch.bfloat16)
     cast(model, torch.float32)
-    about_it = described(recipe, family, model, objective, progress)
+    about_it = described(recipe, family, model, run, progress)
     cast(model, torch.bfloat16)
     tensors = {name: t.clone() for name, t in unfill(model, family.rules_for(model.config))}
     config = {"architectures": [family.architecture], **start.hf, "dtype": "bfloat16"}
@@ -176,9 +192,9 @@ def finish(recipe: Recipe, folder: Path, start: Start, objective: Objective, pro
     return folder
 
 
-def finish_adapter(recipe: Recipe, folder: Path, start: Start, adapter: Adapter, objective: Objective, progress: Progress) -> Path:
+def finish_adapter(recipe: Recipe, folder: Path, start: Start, adapter: Adapter, run: TrainingRun, progress: Progress) -> Path:
     """Measure the model with its adapter, and write the adapter's folder in PEFT's format, with its card and the recipe's template."""
-    about_it = described(recipe, start.family, start.model.eval(), objective, progress)
+    about_it = described(recipe, start.family, start.model.eval(), run, progress)
     try:
         save_adapter(folder, start.model, adapter, overwrite=True)
         for name, content in (template_of(recipe) | {"README.md": about_it.encode()}).items():
@@ -206,12 +222,13 @@ def template_of(recipe: Recipe) -> dict[str, bytes]:
     return {TEMPLATE_FILE: read_whole(recipe.root / recipe.base.template, TEMPLATE_BYTES, TrainError)}
 
 
-def described(recipe: Recipe, family: Family, model: Decoder | EncoderDecoder, objective: Objective, progress: Progress) -> str:
+def described(recipe: Recipe, family: Family, model: Decoder | EncoderDecoder, run: TrainingRun, progress: Progress) -> str:
     """Return the card of a model: a quiz of facts, or the loss of texts that were held out and samples."""
+    objective = run.objective
     if isinstance(objective, CausalText):
-        score = score_of_texts(recipe, model, objective)
+        score = score_of_texts(recipe, model, objective, run.criterion)
         if score.loss is not None:
-            progress({"held_out": score.loss, "bits_per_byte": score.bits_per_byte})
+            progress({"held_out": score.loss, **(score.figures or {"bits_per_byte": score.bits_per_byte})})
         return text_card(recipe, family, model, objective, score)
     scores = quiz(objective.questions(recipe.data), objective.learnt(recipe.data), objective.complete(model), objective.tokenizer)
     progress({"scores": {f"{s.relation}.{s.language}": round(s.accuracy, 4) for s in scores}})

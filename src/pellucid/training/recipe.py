@@ -1,18 +1,22 @@
 """Recipes: a TOML file with the model, its tokenizer, its data and its training. Every field is checked by name."""
 
+import json
 import re
 import tomllib
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pellucid.checkpoint.disk import read_whole
 from pellucid.errors import TrainError
 from pellucid.ops.blocks import BITS
-from pellucid.training.chats import Chats
+from pellucid.training.chats import PAIR as COMPLETED
+from pellucid.training.chats import Asked, Chats
 from pellucid.training.corpus import corpora
 from pellucid.training.invented import WORDS, Invented, most_facts
 from pellucid.training.objectives import OBJECTIVES, Data
+from pellucid.training.pairs import COMPARED, Pairs
+from pellucid.training.recipe_tables import AIMS, Aim, PreferSettings, RewardSettings, distil_settings, known, require
 from pellucid.training.texts import Texts
 
 RECIPE_BYTES = 1_000_000
@@ -20,13 +24,33 @@ NUMBERS = {"texts": 1, "facts": 2, "copies": 0, "length": 2}
 """The least of each number that a corpus of invented facts needs in [data]."""
 BASE = ("from", "quant", "template")
 """Fields of [model] where it starts from a folder."""
-CHAT = "chat"
-"""The objective of chats, beside those of `objectives.OBJECTIVES`."""
+CHAT, PREFER, REWARD, DISTIL = "chat", "prefer", "reward", "distil"
+TUNING = (CHAT, PREFER, REWARD)
+"""Objectives that start from a folder, beside those of `objectives.OBJECTIVES`."""
 CHOICES = {"pack": ("documents", "stream", "none"), "long": ("split", "drop", "cut", "refuse")}
 CHAT_CHOICES = {"pack": ("documents", "none"), "long": ("refuse", "drop", "cut")}
+PAIR_CHOICES = {"pack": ("documents",), "long": CHAT_CHOICES["long"]}
+
+
+class TextForm(NamedTuple):
+    """What [data] of texts is for an objective. kind: its settings.  names: of fields that it may have, several of a line."""
+
+    kind: type[Texts]
+    choices: dict[str, tuple[str, ...]]
+    names: tuple[str, ...] = ()
+
+
+FORMS = {
+    "causal": TextForm(Texts, CHOICES),
+    CHAT: TextForm(Chats, CHAT_CHOICES, COMPLETED),
+    PREFER: TextForm(Pairs, PAIR_CHOICES, COMPARED),
+    REWARD: TextForm(Asked, CHAT_CHOICES | {"pack": ("none",)}, COMPLETED),
+    DISTIL: TextForm(Texts, CHOICES),
+}
 LONGEST_ROW = 1 << 20
 TABLES = {"name": str, "model": dict, "adapter": dict, "tokenizer": dict, "data": dict, "train": dict, "eval": dict, "watch": dict}
-OPTIONAL = {"adapter", "eval", "watch"}
+TABLES |= dict.fromkeys(AIMS, dict)
+OPTIONAL = {"adapter", "eval", "watch", *AIMS}
 SCALES = ("alpha/r", "alpha/√r")
 FROM_ZERO = {"seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
 BELOW_ONE = {"beta1", "beta2", "momentum", "smoothing"}
@@ -128,8 +152,9 @@ Table = TypeVar("Table", TrainSettings, EvalSettings)
 class Recipe:
     """A recipe. model: fields of a Hugging Face config.json.  data, tokenizer: of the corpus, or of texts.
 
-    objective: what is trained, one of `objectives.OBJECTIVES` or "chat".  root: the folder that its files are relative to.
+    objective: what is trained, one of `objectives.OBJECTIVES` or TUNING.  root: the folder that its files are relative to.
     base: the folder that it starts from, None for new weights.  adapter: what alone trains then, None for every weight.
+    aim: the table of an objective that has one of its own.
     """
 
     path: Path
@@ -144,6 +169,12 @@ class Recipe:
     watch: WatchSettings | None = None
     base: BaseSettings | None = None
     adapter: AdapterSettings | None = None
+    aim: Aim | None = None
+
+    @property
+    def texts_a_row(self) -> int:
+        """Return the number of texts that a row of a batch is: the answers of a pair, or those drawn for a prompt."""
+        return self.aim.group if isinstance(self.aim, RewardSettings) else 2 if isinstance(self.aim, PreferSettings) else 1
 
 
 def read_recipe(path: Path, root: Path | None = None) -> Recipe:
@@ -161,28 +192,35 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
     base = base_settings(path, tables)
     if base is not None:
         tables = {**tables, "tokenizer": {"from": base.name}}
+    elif tables.get("objective") == DISTIL:
+        tables = {**tables, "tokenizer": of_teacher(path, tables)}
     for field, kind in TABLES.items():
         if (field in tables or field not in OPTIONAL) and not isinstance(tables.get(field), kind):
             raise TrainError("recipe.field", path=path, field=field, found=repr(tables.get(field)), allowed=kind.__name__)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", tables["name"]):  # it names the run's folder
         raise TrainError("recipe.field", path=path, field="name", found=repr(tables["name"]), allowed="A-Z a-z 0-9 . _ -")
     objective = tables.get("objective", "causal")
-    if not isinstance(objective, str) or objective not in (*OBJECTIVES, CHAT):
-        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join((*OBJECTIVES, CHAT)))
-    if objective == CHAT and base is None:
+    if not isinstance(objective, str) or objective not in (*OBJECTIVES, *TUNING):
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join((*OBJECTIVES, *TUNING)))
+    for table in sorted(AIMS.keys() & tables.keys() - {objective}):
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=table)
+    if objective in TUNING and base is None:
         raise TrainError("recipe.field", path=path, field="model.from", found="-", allowed="str")
     if base is not None and "files" not in tables["data"]:
         raise TrainError("recipe.field", path=path, field="data.files", found="-", allowed='["text/*.txt", ...]')
     data = data_of(path, root, tables["data"], objective)
-    check_tokenizer(path, tables["tokenizer"], isinstance(data, Texts))
+    check_tokenizer(path, tables["tokenizer"], isinstance(data, Texts) or objective == DISTIL)
     train = train_settings(path, tables["train"])
+    if objective in AIMS and train.smoothing:
+        raise TrainError("recipe.field", path=path, field="train.smoothing", found=train.smoothing, allowed="0")
     evaluate = settings(path, "eval", EvalSettings, tables["eval"]) if "eval" in tables else None
     watch = watch_settings(path, tables["watch"]) if "watch" in tables else None
     adapter = adapter_settings(path, tables["adapter"], base) if "adapter" in tables else None
     if base is not None and base.quant is not None and adapter is None:
         raise TrainError("recipe.quant", path=path)
     name, model, tokenizer = (tables[field] for field in ("name", "model", "tokenizer"))
-    return Recipe(path, root, name, model, tokenizer, data, objective, train, evaluate, watch, base, adapter)
+    aim = AIMS[objective](path, tables.get(objective, {})) if objective in AIMS else None
+    return Recipe(path, root, name, model, tokenizer, data, objective, train, evaluate, watch, base, adapter, aim)
 
 
 def base_settings(path: Path, tables: dict[str, Any]) -> BaseSettings | None:
@@ -201,6 +239,14 @@ def base_settings(path: Path, tables: dict[str, Any]) -> BaseSettings | None:
     return BaseSettings(given["from"], given.get("quant"), given.get("template"))
 
 
+def of_teacher(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
+    """Return the [tokenizer] table of a recipe that distils: the teacher's. A TrainError if the recipe has one of its own."""
+    if "tokenizer" in tables:
+        raise TrainError("recipe.one", path=path, fields="distil.teacher, tokenizer")
+    table = tables.get(DISTIL)
+    return {"from": distil_settings(path, table if isinstance(table, dict) else {}).teacher}
+
+
 def adapter_settings(path: Path, given: dict[str, Any], base: BaseSettings | None) -> AdapterSettings:
     """Return the [adapter] table, checked. A TrainError if the recipe starts from no folder."""
     if base is None:
@@ -214,9 +260,7 @@ def adapter_settings(path: Path, given: dict[str, Any], base: BaseSettings | Non
         "name": (isinstance(name := given.get("name", "default"), str) and re.fullmatch(r"[\w-]+", name), "A-Z a-z 0-9 _ -"),
         "scale": (given.get("scale", SCALES[0]) in SCALES, ", ".join(SCALES)),
     }
-    for field, (sound, allowed) in right.items():
-        if not sound:
-            raise TrainError("recipe.field", path=path, field=f"adapter.{field}", found=repr(given.get(field)), allowed=allowed)
+    require(path, "adapter", given, right)
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     return AdapterSettings(**values)
 
@@ -238,24 +282,22 @@ def check_tokenizer(path: Path, given: dict[str, Any], of_texts: bool) -> None:
 def texts_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Texts:
     """Return the [data] table of a recipe of texts, checked. Its files are looked for when the data is prepared."""
     known(path, "data.", given, {f.name for f in fields(Texts)} - {"root"})
-    if objective not in ("causal", CHAT):
-        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed="causal, chat")
-    choices = CHAT_CHOICES if objective == CHAT else CHOICES
-    kind, field = Chats if objective == CHAT else Texts, given.get("field", "text")
-    two = isinstance(field, list) and len(field) == 2 and all(isinstance(name, str) and name for name in field)
-    files = given["files"]
+    if objective not in FORMS:
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(FORMS))
+    form, field, files = FORMS[objective], given.get("field", "text"), given["files"]
+    several = isinstance(field, list) and len(field) == len(form.names) and all(isinstance(name, str) and name for name in field)
+    one = form.kind is not Pairs
+    fields_allowed = ", ".join((["str"] if one else []) + ([json.dumps(form.names)] if form.names else []))
     right = {
         "files": (isinstance(files, list) and files and all(isinstance(file, str) and file for file in files), '["text/*.txt", ...]'),
-        "field": (isinstance(field, str) or (objective == CHAT and two), 'str, ["prompt", "completion"]' if objective == CHAT else "str"),
+        "field": ("field" not in given or (one and isinstance(field, str)) or several, fields_allowed),
         "length": (type(length := given.get("length", 2)) is int and 2 <= length <= LONGEST_ROW, f"int 2 … {LONGEST_ROW}"),
         "held_out": (type(share := given.get("held_out", 0)) in (int, float) and 0 <= share <= 0.5, "number 0 … 0.5"),
-        **{field: (field not in given or given[field] in allowed, ", ".join(allowed)) for field, allowed in choices.items()},
+        **{field: (field not in given or given[field] in allowed, ", ".join(allowed)) for field, allowed in form.choices.items()},
     }
-    for field, (sound, allowed) in right.items():
-        if not sound:
-            raise TrainError("recipe.field", path=path, field=f"data.{field}", found=repr(given[field]), allowed=allowed)
+    require(path, "data", given, right)
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return kind(root, **values)
+    return form.kind(root, **values)
 
 
 def data_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Data:
@@ -272,20 +314,14 @@ def data_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Da
         known(path, "data.", given, {"folder"})
         return folder
     known(path, "data.", given, {"folder", *NUMBERS})
-    if objective not in ("causal", "prefix"):
-        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed="causal, prefix")
+    if objective not in (allowed := ("causal", "prefix", DISTIL)):
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(allowed))
     most = {"facts": most_facts(folder)}
     for field, least in NUMBERS.items():
         value, high = given.get(field), most.get(field, 2**31)
         if type(value) is not int or not least <= value <= high:
             raise TrainError("recipe.field", path=path, field=f"data.{field}", found=repr(value), allowed=f"int {least} … {high}")
     return Invented(folder, **{field: given[field] for field in NUMBERS})
-
-
-def known(path: Path, table: str, table_given: dict[str, Any], allowed: set[str]) -> None:
-    """Raise TrainError for the first field of a table that is not in `allowed`."""
-    for field in sorted(table_given.keys() - allowed):
-        raise TrainError("recipe.unknown", path=path, field=table + field, allowed=", ".join(sorted(allowed)))
 
 
 def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -> Table:

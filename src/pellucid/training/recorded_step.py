@@ -73,7 +73,7 @@ def record_step(
 
     last: the updates of the step that was recorded before, for the angles.
     """
-    parts = run.parts(numbers)
+    parts = [run.criterion.texts(part) for part in run.parts(numbers)]
     with watch(run.model, only=only, grad=gradients) if only else nullcontext(Records()) as seen:
         differentiated = run.backward(numbers)
     for s in seen:
@@ -88,7 +88,7 @@ def record_step(
         for path, update in updates.items()
     }
     recorded = RecordedStep(name, seen=seen.seen, aliases=seen.aliases)
-    recorded.fed = {i: given(batch) for i, batch in enumerate(run.batches(numbers))}
+    recorded.fed = {i: given(batch) for i, batch in enumerate(differentiated.batches)}
     recorded.number, recorded.entry, recorded.documents = run.step, entry, parts
     recorded.parameters, recorded.updates = parameters, updates
     return recorded

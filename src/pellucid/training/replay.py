@@ -22,9 +22,11 @@ from pellucid.errors import TrainError
 from pellucid.families.family import Family
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder
+from pellucid.training.aim import criterion_of
 from pellucid.training.balance import Balance
+from pellucid.training.criterion import losses
 from pellucid.training.identity import require
-from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, balance_of, changing, feed, losses, moments_of
+from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, balance_of, changing, feed, moments_of
 from pellucid.training.objectives import OBJECTIVES, Masked, Objective
 from pellucid.training.pipeline import DATA, examples
 from pellucid.training.recipe import Recipe, read_recipe
@@ -96,9 +98,10 @@ class Replay:
         recipe = self.recipe
         start = self.beginning
         family, hf, model = start.family, start.hf, start.model
-        documents, origin = examples(recipe, self.objective)[0], origin_of(recipe, start)
+        documents, origin = examples(recipe, self.objective), origin_of(recipe, start)
         with self.threads():
-            run = TrainingRun(model.train(), self.objective, documents, recipe.train, self.folder, origin=origin)
+            criterion = criterion_of(recipe, start, self.objective, documents, self.folder / DATA)
+            run = TrainingRun(model.train(), self.objective, documents[0], recipe.train, self.folder, origin=origin, criterion=criterion)
         if what := require(self.folder / RUN, self.about.identity, run.identity, 0, inexact=True):
             raise TrainError("replay.machine", folder=self.folder, what=what)
         return run, family, hf
@@ -235,8 +238,8 @@ class Replay:
             balance = Balance(run.model, run.s.correction, run.s.auxiliary)
             parts = run.batches(self.numbers(run.step + 1))
             total = 0.0
-            for loss, _ in losses(run.model, parts, run.s.smoothing, balance):
-                total += float(loss.detach())  # in the order of `backward`; sum() of Python 3.12 rounds otherwise
+            for part in losses(run.criterion, run.model, parts, balance):
+                total += float(part.loss.detach())  # in the order of `backward`; sum() of Python 3.12 rounds otherwise
             compare({"step": run.step + 1, "loss": total}, log)
         self.confirmed.add(entry["step"])
 

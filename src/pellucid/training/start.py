@@ -72,27 +72,42 @@ def fit(recipe: Recipe, model: Decoder | EncoderDecoder, hf: dict[str, Any], obj
 
 
 def base_folder(recipe: Recipe) -> Path:
-    """Return the folder that the recipe starts from: relative to the recipe, a specimen's, or that of a hub id."""
+    """Return the folder that the recipe starts from."""
     assert recipe.base is not None
-    local = recipe.root / recipe.base.name
-    return local if local.is_dir() else place(recipe.base.name)
+    return folder_named(recipe, recipe.base.name)
+
+
+def folder_named(recipe: Recipe, name: str) -> Path:
+    """Return the folder of a model that the recipe names: relative to the recipe, a specimen's, or that of a hub id."""
+    local = recipe.root / name
+    return local if local.is_dir() else place(name)
 
 
 def origin(recipe: Recipe, start: Start) -> dict[str, Any]:
     """Return what a run's numbers depend on because of its start, by the names that an error gives; {} for new weights."""
     if start.folder is None or recipe.base is None:
         return {}
-    path = start.folder.path
-    if isinstance(start.folder, GgufFolder):
+    settings = {} if recipe.adapter is None else {f"adapter.{name}": value for name, value in asdict(recipe.adapter).items()}
+    settings = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}  # as JSON gives it back
+    return {"base": weights_digest(start.folder), "model.quant": recipe.base.quant, **settings}
+
+
+def weights_digest(folder: Folder | GgufFolder) -> str:
+    """Return the digest of the files that a folder's weights and config come from."""
+    path = folder.path
+    if isinstance(folder, GgufFolder):
         files = [file for file in sorted(path.parent.iterdir()) if file.suffix == GGUF]
     else:
         files = [file for file in sorted(path.iterdir()) if file.suffix == ".safetensors" or file.name in ("config.json", INDEX)]
     if (alone := path / WEIGHTS) in files:
         files = [file for file in files if file.suffix != ".safetensors" or file == alone]
-    content = digest("".join(file_digest(file) for file in files))
-    settings = {} if recipe.adapter is None else {f"adapter.{name}": value for name, value in asdict(recipe.adapter).items()}
-    settings = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}  # as JSON gives it back
-    return {"base": content, "model.quant": recipe.base.quant, **settings}
+    return digest("".join(file_digest(file) for file in files))
+
+
+def stops(start: Start) -> list[int]:
+    """Return the ids that end the model's texts, by its folder's generation_config.json or its config."""
+    given = None if start.folder is None else start.folder.generation_config.get("eos_token_id")
+    return [given] if isinstance(given, int) else list(given or start.model.config.stops)
 
 
 def numbered(objective: Objective) -> dict[str, int]:

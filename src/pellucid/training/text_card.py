@@ -2,14 +2,14 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
 from pellucid.families.family import Family
 from pellucid.messages import phrases
 from pellucid.tokenizer.pieces import writing
-from pellucid.training.loop import HeldOut
+from pellucid.training.criterion import PLAIN, Criterion, Figures
 from pellucid.training.objectives import IGNORED, Document
 from pellucid.training.recipe import Recipe
 from pellucid.training.text_objective import CausalText, TaughtText
@@ -20,13 +20,18 @@ PROMPT = 6  # tokens
 
 @dataclass(frozen=True)
 class TextScore:
-    """What a model reaches on examples held out. loss: -log p per target, None if there are no examples.  size: bytes of the targets."""
+    """What a model reaches on examples held out. loss: -log p per target, None if there are no examples.  size: bytes of the targets.
+
+    figures, reached: of the criterion that was trained.
+    """
 
     examples: int
     targets: int
     size: int
     loss: float | None
     samples: tuple[tuple[str, str], ...]
+    figures: Figures = field(default_factory=dict)
+    reached: str = PLAIN.reached
 
     @property
     def bits_per_byte(self) -> float | None:
@@ -34,20 +39,20 @@ class TextScore:
         return None if self.loss is None or not self.size else self.loss * self.targets / math.log(2) / self.size
 
 
-def score_of_texts(recipe: Recipe, model: nn.Module, objective: CausalText) -> TextScore:
+def score_of_texts(recipe: Recipe, model: nn.Module, objective: CausalText, criterion: Criterion = PLAIN) -> TextScore:
     """Return the score of the recipe's model. Samples are greedy, from the first tokens of held-out examples, or of trained ones."""
     trained, out = objective.rows_of(recipe.train.seed)
     documents = list(out)
     sizes = byte_sizes(objective)
     targets = [i for d in documents for i in d.losses()[1:] if i != IGNORED]
-    loss = HeldOut(objective, documents, 1, recipe.train.batch).loss(model) if targets else None
+    loss, figures = criterion.measure(model, objective, objective.groups(documents, recipe.train.batch)) if targets else (None, {})
     begun = documents or trained[:SAMPLES]
     few = begun[:: -(-len(begun) // SAMPLES)]
     if isinstance(objective, TaughtText):
         samples = [objective.answered(model, d) for d in few]
     else:
         samples = sampled(objective, model, few)
-    return TextScore(len(documents), len(targets), sum(sizes[i] for i in targets), loss, tuple(samples))
+    return TextScore(len(documents), len(targets), sum(sizes[i] for i in targets), loss, tuple(samples), figures, criterion.reached)
 
 
 def byte_sizes(objective: CausalText) -> dict[int, int]:
@@ -84,7 +89,7 @@ def text_card(recipe: Recipe, family: Family, model: nn.Module, objective: Causa
         "batch": s.batch,
         "length": objective.data.length,
         "pack": objective.data.pack,
-        "idle": f"{trained.figures()['idle']:.1%}",
+        "idle": f"{trained.figures().get('idle', 0):.1%}",
         "seed": s.seed,
     }
     reached = {
@@ -94,13 +99,15 @@ def text_card(recipe: Recipe, family: Family, model: nn.Module, objective: Causa
         "loss": f"{score.loss or 0:.3f}",
         "bits": f"{score.bits_per_byte or 0:.3f}",
         "each": f"{score.size / max(score.targets, 1):.2f}",
+        "pairs": f"{score.examples // 2:,}",
+        **{name: f"{value:.3f}" for name, value in score.figures.items()},
     }
     files = "\n".join(f"- `{name}`, {index['documents'].get(name, 0):,}, sha256 `{sha}`" for name, sha in index["sources"].items())
     written = "\n\n".join(indented(f"{prompt} |{text}") for prompt, text in score.samples)
     parts = []
     for language in ("en", "zh"):
         say = phrases(language)
-        measured = say["card.texts.reached" if score.loss is not None else "card.texts.all"].format(**reached)
+        measured = say["card.texts.all" if score.loss is None else score.reached].format(**reached)
         body = [
             say["card.texts" if recipe.base is None else "card.tuned"].format(**facts),
             say["card.texts.files"] + "\n\n" + files,

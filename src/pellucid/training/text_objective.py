@@ -1,6 +1,7 @@
 """The objective of texts: every token of a document from those before it, with documents that share a row kept apart."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from tokenizers import Tokenizer
@@ -9,6 +10,8 @@ from torch import nn
 from pellucid.batch.step import Step
 from pellucid.training.chats import Chats
 from pellucid.training.objectives import Batch, Causal, Data, Document
+from pellucid.training.pair_rows import PairRows, split_pairs
+from pellucid.training.pairs import Pairs
 from pellucid.training.quiz import continued
 from pellucid.training.shards import Shards
 from pellucid.training.text_rows import TrainingRows, split_rows
@@ -53,9 +56,33 @@ class TaughtText(CausalText):
         return self.tokenizer.decode(prompt, skip_special_tokens=False), self.tokenizer.decode(ids, skip_special_tokens=False)
 
 
+class PairedText(TaughtText):
+    """The objective of pairs of answers, which lie beside each other in a batch."""
+
+    def rows_of(self, seed: int) -> tuple[TrainingRows, TrainingRows]:
+        return self.pairs_of(seed)
+
+    def pairs_of(self, seed: int) -> tuple[PairRows, PairRows]:
+        """Return the pairs that are trained on and those that are held out."""
+        if seed not in self.pairs_by_seed:
+            assert isinstance(self.data, Pairs)
+            self.pairs_by_seed[seed] = split_pairs(self.shards, self.data, seed)
+        return self.pairs_by_seed[seed]
+
+    @cached_property
+    def pairs_by_seed(self) -> dict[int, tuple[PairRows, PairRows]]:
+        """The pairs by the seed of their order."""
+        return {}
+
+    def groups(self, documents: Sequence[Document], batch: int) -> list[list[Document]]:
+        """Return documents in batches of this number of pairs."""
+        return [list(documents[i : i + 2 * batch]) for i in range(0, len(documents), 2 * batch)]
+
+
 def of_shards(shards: Shards, data: Texts) -> CausalText:
-    """Return the objective of texts, or of chats."""
-    return (TaughtText if isinstance(data, Chats) else CausalText)(shards.tokenizer, shards, data)
+    """Return the objective of texts, of chats, or of pairs."""
+    kind = PairedText if isinstance(data, Pairs) else TaughtText if isinstance(data, Chats) else CausalText
+    return kind(shards.tokenizer, shards, data)
 
 
 def packed_batch(documents: Sequence[Document]) -> Batch:
@@ -63,4 +90,6 @@ def packed_batch(documents: Sequence[Document]) -> Batch:
     inputs = torch.tensor([i for d in documents for i in d.target[:-1]])
     targets = torch.tensor([i for d in documents for i in d.losses()[1:]])
     prompts = {i: d.target[:-1] for i, d in enumerate(documents)}
-    return Batch((inputs[None], Step.packed([len(ids) for ids in prompts.values()], prompts=prompts)), targets[None])
+    step = Step.packed([len(ids) for ids in prompts.values()], prompts=prompts)
+    references = [d.reference for d in documents if d.reference is not None]
+    return Batch((inputs[None], step), targets[None], torch.tensor(references, dtype=torch.float64) if references else None)

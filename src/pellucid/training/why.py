@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from pellucid.errors import UseError, nearest
 from pellucid.training.balance import Balance
-from pellucid.training.loop import TrainingRun, balance_of, learning_rate, losses
+from pellucid.training.criterion import PLAIN, Criterion, losses
+from pellucid.training.loop import TrainingRun, balance_of, learning_rate
 from pellucid.training.move import Move, adamw_move, clip_factor
 from pellucid.training.objectives import Batch
 from pellucid.watching.pulls import Use, uses
@@ -89,7 +90,7 @@ def why_gradient(
     batches: list[Batch],
     path: str,
     cell: Sequence[int],
-    smoothing: float = 0.0,
+    criterion: Criterion = PLAIN,
     balance: Balance | None = None,
     documents: Sequence[Sequence[int]] | None = None,
 ) -> Why:
@@ -114,8 +115,8 @@ def why_gradient(
     every = [p for p in model.parameters() if p.requires_grad]
     sums: list[Tensor | None] = [None] * len(every)
     with watch(model, grad=True, terms=True, inside="listed", to=keep):
-        for _, loss in losses(model, batches, smoothing, balance or Balance(model, 0.0)):
-            new = torch.autograd.grad(loss, every, allow_unused=True)
+        for part in losses(criterion, model, batches, balance or Balance(model, 0.0)):
+            new = torch.autograd.grad(part.differentiated, every, allow_unused=True)
             sums = [b if a is None else a if b is None else a + b for a, b in zip(sums, new, strict=True)]
     norm = float(nn.utils.get_total_norm([g for g in sums if g is not None]))
     own = next(g for p, g in zip(every, sums, strict=True) if p is parameter)
@@ -143,7 +144,8 @@ def why_moved(run: TrainingRun, numbers: list[int], path: str, cell: Sequence[in
     if group.get("muon"):
         raise UseError("why.muon", path=path)
     balance = balance_of(run.model, s)
-    why = why_gradient(run.model, run.batches(numbers), path, cell, s.smoothing, balance, run.parts(numbers))
+    documents = [run.criterion.texts(part) for part in run.parts(numbers)]
+    why = why_gradient(run.model, run.batches(numbers), path, cell, run.criterion, balance, documents)
     state = run.optimizer.state.get(parameter) or {"step": 0, **dict.fromkeys(("exp_avg", "exp_avg_sq"), torch.zeros_like(parameter))}
     move = adamw_move(
         float(parameter.detach()[why.cell]),

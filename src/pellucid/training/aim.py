@@ -1,0 +1,58 @@
+"""The criterion of a recipe: what its objective makes small."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+
+from pellucid.checkpoint.opening import open_module
+from pellucid.counting.sizes import judge_sizes
+from pellucid.errors import TrainError
+from pellucid.training.criterion import Criterion, CrossEntropy
+from pellucid.training.distillation import Distillation
+from pellucid.training.loop import check
+from pellucid.training.objectives import Document, Objective
+from pellucid.training.preference import Preference, refer
+from pellucid.training.recipe import Recipe
+from pellucid.training.recipe_tables import DistilSettings, PreferSettings, RewardSettings
+from pellucid.training.reward import Reward
+from pellucid.training.shards import TOKENIZER, load_tokenizer
+from pellucid.training.start import Start, folder_named, origin, stops, weights_digest
+from pellucid.training.text_objective import PairedText, TaughtText
+
+
+def criterion_of(
+    recipe: Recipe, start: Start, objective: Objective, documents: tuple[Sequence[Document], Sequence[Document]], folder: Path
+) -> Criterion:
+    """Return the criterion of a run. documents: trained and held out.  folder: where it keeps what it computes once.
+
+    The model of `start` is at its first weights.
+    """
+    aim = recipe.aim
+    if isinstance(aim, PreferSettings):
+        assert isinstance(objective, PairedText)
+        base: str = origin(recipe, start)["base"]
+        return Preference(aim, refer(objective, start.model, recipe.train.seed, base, folder))
+    if isinstance(aim, RewardSettings):
+        assert isinstance(objective, TaughtText)
+        longest, most = objective.data.length + aim.new, start.model.config.positions
+        if most is not None and longest > most:
+            raise TrainError("reward.positions", path=recipe.path, found=longest, most=most)
+        ends = frozenset([*stops(start), objective.end])
+        return Reward(aim, objective, [*documents[0], *documents[1]], recipe.train.seed, ends)
+    if isinstance(aim, DistilSettings):
+        return Distillation(aim, *teacher_of(recipe, aim, objective, documents[0]))
+    return CrossEntropy(recipe.train.smoothing)
+
+
+def teacher_of(recipe: Recipe, aim: DistilSettings, objective: Objective, documents: Sequence[Document]) -> tuple[nn.Module, str]:
+    """Return the teacher and the digest of its weights. A TrainError unless it reads the objective's ids, of documents as long."""
+    path = folder_named(recipe, aim.teacher)
+    got = open_module(path, judge_sizes, "float32")
+    if type(got.module) is not objective.kind:
+        raise TrainError("train.kind", path=recipe.path, found=got.hf.get("model_type"), objective=recipe.objective)
+    own, file = objective.tokenizer.get_vocab(with_added_tokens=True), path / TOKENIZER
+    if not file.is_file() or load_tokenizer(file).get_vocab(with_added_tokens=True) != own:
+        raise TrainError("distil.tokenizer", path=recipe.path, teacher=aim.teacher)
+    check(objective, documents, got.module.config.vocab, got.module.config.positions)
+    return got.module, weights_digest(got.folder)

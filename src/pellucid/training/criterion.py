@@ -1,0 +1,132 @@
+"""What a step of training makes small: a mean over the targets of its batch, or over its pairs of answers.
+
+A step's batch is read in parts, whose gradients are added. Each counts by its share of the step's units, so the step's loss is a mean over
+these, and not of the parts' means.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.training.balance import Balance
+from pellucid.training.objectives import IGNORED, Batch, Document, Objective
+
+Figures = dict[str, float]
+"""Means over a batch's units that the log has beside the loss, by their names there."""
+
+
+class Judged(NamedTuple):
+    """A batch's loss, the mean over its units, and the figures that its log line has."""
+
+    loss: Tensor
+    figures: Figures
+
+
+class Criterion(ABC):
+    """The loss of a batch. identity: what it depends on besides the model and the batch, by the names that an error gives.
+
+    reached: the key of the sentence that a card says of what is held out, with the loss and the figures.
+    """
+
+    identity: Mapping[str, Any] = {}
+    reached = "card.texts.reached"
+
+    def batches(self, model: nn.Module, objective: Objective, parts: Sequence[Sequence[Document]], step: int) -> list[Batch]:
+        """Return the batch of each part of a step. step: the number of steps before it."""
+        return [objective.batch(part) for part in parts]
+
+    def texts(self, numbers: list[int]) -> list[int]:
+        """Return the document of each text of a part's batch. numbers: the part's documents."""
+        return numbers
+
+    def units(self, batch: Batch) -> int:
+        """Return the number of units that the loss is a mean over: targets that carry loss."""
+        return targets_in(batch)
+
+    @abstractmethod
+    def judge(self, model: nn.Module, batch: Batch) -> Judged:
+        """Return the loss of `model` on a batch."""
+
+    @torch.no_grad()
+    def measure(self, model: nn.Module, objective: Objective, parts: Sequence[Sequence[Document]]) -> tuple[float, Figures]:
+        """Return the mean loss over the units of documents that are held out of training, and the figures."""
+        made = [objective.batch(part) for part in parts]
+        counts = [self.units(batch) for batch in made]
+        total, figures = 0.0, Figures()
+        for batch, n in zip(made, counts, strict=True):
+            judged = self.judge(model, batch)
+            total += float(judged.loss) * n
+            figures = added(figures, {name: value * n for name, value in judged.figures.items()})
+        return total / sum(counts), {name: value / sum(counts) for name, value in figures.items()}
+
+
+class CrossEntropy(Criterion):
+    """-log p(target). smoothing: the part shared by all ids."""
+
+    def __init__(self, smoothing: float = 0.0) -> None:
+        self.smoothing = smoothing
+
+    def judge(self, model: nn.Module, batch: Batch) -> Judged:
+        return Judged(loss_of(model, batch, self.smoothing), {})
+
+    def measure(self, model: nn.Module, objective: Objective, parts: Sequence[Sequence[Document]]) -> tuple[float, Figures]:
+        """Return the loss without smoothing."""
+        return Criterion.measure(PLAIN, model, objective, parts)
+
+
+PLAIN = CrossEntropy()
+
+
+class Part(NamedTuple):
+    """A part of a step, by its share of the units: its loss, what is differentiated, and its figures."""
+
+    loss: Tensor
+    differentiated: Tensor
+    figures: Figures
+
+
+def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    """Return the mean of -log p(target) over real targets; `smoothing` is the part shared by all V ids (arXiv 1512.00567)."""
+    logits = model(*batch.inputs)
+    targets = batch.targets.flatten()
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
+
+
+def targets_in(batch: Batch) -> int:
+    """Return the number of targets that carry loss."""
+    return int((batch.targets != IGNORED).sum())
+
+
+def losses(criterion: Criterion, model: nn.Module, parts: list[Batch], balance: Balance) -> Iterator[Part]:
+    """Yield each part of a step; what is differentiated has its part of the routers' auxiliary loss, too."""
+    counts = [criterion.units(part) for part in parts]
+    for part, count in zip(parts, counts, strict=True):
+        share = count / sum(counts)
+        real = part.targets != IGNORED
+        with balance.counting(real):
+            judged = criterion.judge(model, part)
+        loss = judged.loss * share
+        yield Part(loss, loss + balance.loss(real) * share, {name: value * share for name, value in judged.figures.items()})
+
+
+def added(sums: Figures, new: Figures) -> Figures:
+    """Return figures with those of another part added."""
+    return {name: sums.get(name, 0.0) + value for name, value in new.items()}
+
+
+def text_sums(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return Σ log p(target) of each text of a packed batch, [texts], and the number of its targets. logits: [1 T V]."""
+    return summed(target_logprobs(logits, batch), batch), summed((batch.targets.flatten() != IGNORED).to(logits.dtype), batch)
+
+
+def target_logprobs(logits: Tensor, batch: Batch) -> Tensor:
+    """Return log p(target) of each row, [T], 0 where there is no target. logits: [1 T V]."""
+    return -nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED, reduction="none")
+
+
+def summed(of_rows: Tensor, batch: Batch) -> Tensor:
+    """Return the sum over the rows of each text of a packed batch, [texts]. of_rows: [T]."""
+    return torch.stack([part.sum() for part in of_rows.split([span.stop - span.start for span in batch.inputs[-1].spans])])

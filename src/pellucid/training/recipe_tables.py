@@ -1,0 +1,122 @@
+"""Tables of a recipe that say what an objective makes small: [prefer], [distil], [reward]. Each field is checked by name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pellucid.errors import TrainError
+
+PREFERENCES = ("dpo", "ipo", "hinge")
+REWARDS = ("exact", "begins", "number")
+Check = Mapping[str, tuple[object, str]]
+"""For each field whether its value is sound, and what is allowed."""
+
+
+@dataclass(frozen=True)
+class PreferSettings:
+    """The [prefer] table of a recipe. beta: how much the answers may part from the first weights' own; a smaller one lets them further.
+
+    loss: "dpo" (arXiv 2305.18290), "ipo" (arXiv 2310.12036) or "hinge" (arXiv 2305.10425).  smoothing: of "dpo", the share of pairs that
+    are taken to be labelled the wrong way round.
+    """
+
+    beta: float = 0.1
+    loss: str = "dpo"
+    smoothing: float = 0.0
+
+
+@dataclass(frozen=True)
+class DistilSettings:
+    """The [distil] table of a recipe. teacher: a folder, a specimen or a hub id.  temperature: of both distributions.
+
+    top: how many of the teacher's likeliest ids count, None for all.
+    """
+
+    teacher: str
+    temperature: float = 1.0
+    top: int | None = None
+
+
+@dataclass(frozen=True)
+class RewardSettings:
+    """The [reward] table of a recipe. check: what makes an answer right, one of `reward.CHECKS`.  group: answers drawn for each prompt.
+
+    new: the most tokens of an answer.  temperature: of the draws.  scaled: advantages are divided by the deviation of their group.
+    """
+
+    check: str = REWARDS[0]
+    group: int = 8
+    new: int = 64
+    temperature: float = 1.0
+    scaled: bool = False
+
+
+Aim = PreferSettings | DistilSettings | RewardSettings
+
+
+def known(path: Path, table: str, table_given: dict[str, Any], allowed: set[str]) -> None:
+    """Raise TrainError for the first field of a table that is not in `allowed`."""
+    for field in sorted(table_given.keys() - allowed):
+        raise TrainError("recipe.unknown", path=path, field=table + field, allowed=", ".join(sorted(allowed)))
+
+
+def require(path: Path, table: str, given: Mapping[str, Any], checks: Check) -> None:
+    """Raise TrainError for the first field of a table that is not sound."""
+    for field, (sound, allowed) in checks.items():
+        if not sound:
+            raise TrainError("recipe.field", path=path, field=f"{table}.{field}", found=repr(given.get(field)), allowed=allowed)
+
+
+def number(value: object, least: float, most: float = 2.0**31) -> bool:
+    """True for a number above `least`, and below `most`."""
+    return type(value) in (int, float) and least < value < most  # type: ignore[operator]
+
+
+def prefer_settings(path: Path, given: dict[str, Any]) -> PreferSettings:
+    """Return the [prefer] table, checked."""
+    known(path, "prefer.", given, {f.name for f in fields(PreferSettings)})
+    loss, smoothing = given.get("loss", PREFERENCES[0]), given.get("smoothing", 0.0)
+    checks = {
+        "beta": (number(given.get("beta", 1), 0), "number > 0"),
+        "loss": (loss in PREFERENCES, ", ".join(PREFERENCES)),
+        "smoothing": (smoothing == 0 or (loss == "dpo" and number(smoothing, 0, 0.5)), "number 0 … 0.5, dpo"),
+    }
+    require(path, "prefer", given, checks)
+    return PreferSettings(**given)
+
+
+def distil_settings(path: Path, given: dict[str, Any]) -> DistilSettings:
+    """Return the [distil] table, checked. The teacher's folder is looked for when the run begins."""
+    known(path, "distil.", given, {f.name for f in fields(DistilSettings)})
+    teacher, top = given.get("teacher"), given.get("top", 1)
+    checks = {
+        "teacher": (isinstance(teacher, str) and teacher, "str"),
+        "temperature": (number(given.get("temperature", 1), 0), "number > 0"),
+        "top": (type(top) is int and 1 <= top < 2**31, "int > 0"),
+    }
+    require(path, "distil", given, checks)
+    return DistilSettings(**given)
+
+
+def reward_settings(path: Path, given: dict[str, Any]) -> RewardSettings:
+    """Return the [reward] table, checked."""
+    known(path, "reward.", given, {f.name for f in fields(RewardSettings)})
+    group, new = given.get("group", 2), given.get("new", 1)
+    checks = {
+        "check": (given.get("check", REWARDS[0]) in REWARDS, ", ".join(REWARDS)),
+        "group": (type(group) is int and 2 <= group <= 1024, "int 2 … 1024"),
+        "new": (type(new) is int and 1 <= new < 1 << 20, "int > 0"),
+        "temperature": (number(given.get("temperature", 1), 0, 1000), "number > 0"),
+        "scaled": (isinstance(given.get("scaled", False), bool), "true, false"),
+    }
+    require(path, "reward", given, checks)
+    return RewardSettings(**given)
+
+
+AIMS: Mapping[str, Callable[[Path, dict[str, Any]], Aim]] = {
+    "prefer": prefer_settings,
+    "distil": distil_settings,
+    "reward": reward_settings,
+}
+"""For each objective that has a table of its own, the reader of it."""
