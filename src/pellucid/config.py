@@ -181,7 +181,6 @@ class Attention(AttentionSpec):
     temper: Temper | None = None
     distances: bool = False  # scores gain q · r, r one more key, of the distance between the two (arXiv 1901.02860)
     fill: float | None = None  # the score of a key that the mask hides, if it runs in the same forward or is stored; None: −∞
-    qk_joint: bool = False  # qk_norm takes all heads of a row together (OLMo 2, arXiv 2501.00656)
 
     stored: ClassVar[tuple[str, ...]] = "G·K", "G·W"
 

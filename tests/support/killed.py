@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +29,14 @@ def killed(moment: int, borders: list[tuple[Any, str]], work: Callable[[], objec
         return called
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # whose threads the fork has left behind
+    done = False
     try:
         for owner, name in borders:
             setattr(owner, name, deadly(getattr(owner, name)))
         work()
+        done = True
+    except BaseException:
+        traceback.print_exc()
     finally:
-        os._exit(0 if sys.exc_info()[0] is None else 1)
+        sys.stderr.flush()
+        os._exit(0 if done else 1)

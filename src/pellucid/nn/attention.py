@@ -34,11 +34,8 @@ class Attention(nn.Module):
         self.k = Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
         self.v = Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
         self.o = Linear(spec.heads * spec.width, cfg.width, spec.out_bias)
-        self.joint = spec.qk_joint
-        widths = (spec.heads * spec.width, spec.kv_heads * spec.width) if self.joint else (spec.width, spec.width)
-        self.q_norm, self.k_norm = (NORMS[cfg.norm](n, cfg.eps) if spec.qk_norm else None for n in widths)
-        if self.joint:
-            self.axes = self.axes | {"q_norm": "(H K)", "k_norm": "(G K)"}
+        self.q_norm = NORMS[cfg.norm](spec.width, cfg.eps) if spec.qk_norm else None
+        self.k_norm = NORMS[cfg.norm](spec.width, cfg.eps) if spec.qk_norm else None
         self.sinks = nn.Parameter(torch.zeros(spec.heads)) if spec.sinks else None
         self.relative = table
         self.buckets = spec.buckets
@@ -57,7 +54,7 @@ class Attention(nn.Module):
         q = tap(self.q(x).unflatten(-1, (-1, self.width)), "q: B T H K")
         k, v = self.project_kv(x, "T")
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = tap(self.norm_heads(self.q_norm, q), "q_norm: B T H K"), tap(self.norm_heads(self.k_norm, k), "k_norm: B T G K")
+            q, k = tap(self.q_norm(q), "q_norm: B T H K"), tap(self.k_norm(k), "k_norm: B T G K")
         if self.rope is not None:
             q, k = self.apply_rope(q, k, self.rope, step)
         if self.rms_eps is not None:
@@ -69,12 +66,6 @@ class Attention(nn.Module):
             mask = self.add_distances(mask, q, self.distance)
         z = tap(ops.attend(q, kv_cache, mask, self.scale), "z: B T H K")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]
-
-    def norm_heads(self, norm: nn.Module, heads: Tensor) -> Tensor:
-        """Norm each head of a row by itself, or all of them together."""
-        if not self.joint:
-            return norm(heads)  # type: ignore[no-any-return]
-        return norm(heads.flatten(-2)).unflatten(-1, (-1, self.width))  # type: ignore[no-any-return]
 
     def project_kv(self, x: Tensor, length: str) -> tuple[Tensor, Tensor]:
         """Project x to keys and values [B T G K]. `length` is the letter of its rows: T, or S for an encoder's."""
