@@ -104,12 +104,12 @@ def test_the_verdict_stands_first(
 def judge_verdict(capsys: Captured, model: str, options: str, fits: bool, language: str) -> None:
     command = ["count", model, *options.split(), "--lang", language]
     code, text, _ = run(capsys, *command)
-    whole = json.loads(run(capsys, *command, "--json")[1])
-    report = whole["ranks"]["bounds"] if "ranks" in whole else whole["bounds"]
+    document = json.loads(run(capsys, *command, "--json")[1])
+    report = document["ranks"]["bounds"] if "ranks" in document else document["bounds"]
     first = " ".join(text.split("\n\n")[0].splitlines()[1:])
     assert code == 0 and report["fits"] is fits and (say_in(language, fits) in first)
-    held = report["held"] if "held" in report else report["weights"] + report["cache"]
-    assert scaled(held, "B") in first
+    used = report["held"] if "held" in report else report["weights"] + report["cache"]
+    assert scaled(used, "B") in first
     if not fits:
         assert ("devices" in report) == (str(report.get("devices", "?")) in first.split("·")[-1])
         return

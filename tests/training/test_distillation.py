@@ -17,6 +17,7 @@ from covering import FULL
 from pellucid.commands import main
 from pellucid.errors import TrainError
 from pellucid.training import distillation, run_recipe
+from pellucid.training.card import card
 from pellucid.training.distillation import Distillation, divergence
 from pellucid.training.objectives import IGNORED
 from pellucid.training.recipe_tables import DistilSettings
@@ -215,7 +216,10 @@ def test_the_recipe_of_a_half(tmp_path: Path) -> None:
         run_recipe(tmp_path / "r.toml", tmp_path / "run", False, 1, notes.append)
     model, teacher = pellucid.Run(tmp_path / "run").model(), pellucid.load("pellucid/capitals", dtype="float32")
     half = sum(p.numel() for p in model.module.parameters()) / sum(p.numel() for p in teacher.module.parameters())
-    assert half < 0.5 and (not FULL or min(notes[-1]["scores"].values()) > 0.8)
+    assert half < 0.5 and (not FULL or sum(notes[-1]["scores"].values()) / 12 > 0.7)
+    run = Replay(tmp_path / "run")
+    about_it = card(run.recipe, run.beginning.family, model.module, run.objective, [])
+    assert all(word in about_it for word in ("`pellucid/capitals` gives", "学习 `pellucid/capitals`")) and "ships" not in about_it
     assert model.tokenizer.encode("The capital of Peru is") == teacher.tokenizer.encode("The capital of Peru is")
 
 

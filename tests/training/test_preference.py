@@ -43,9 +43,9 @@ def messages() -> list[dict[str, Any]]:
     """Return pairs of messages; of every second one both answers have the question in front, and no prompt is given."""
     out = []
     for i, name in enumerate(NAMES):
-        asked = [{"role": "user", "content": f"What has {name}?"}]
+        question = [{"role": "user", "content": f"What has {name}?"}]
         answers = {key: [{"role": "assistant", "content": THINGS[(i + n) % 5]}] for n, key in enumerate(("chosen", "rejected"))}
-        out.append({"prompt": asked, **answers} if i % 2 else {key: asked + answer for key, answer in answers.items()})
+        out.append({"prompt": question, **answers} if i % 2 else {key: question + answer for key, answer in answers.items()})
     return out
 
 

@@ -15,11 +15,12 @@ import torch
 import pellucid
 from covering import FULL
 from pellucid.commands import main
+from pellucid.documents.training import training_document
 from pellucid.errors import TrainError
 from pellucid.training import reward, run_recipe
 from pellucid.training.objectives import Batch, Document
 from pellucid.training.replay import Replay
-from pellucid.training.reward import Reward, advantages, asked, policy_loss
+from pellucid.training.reward import Reward, advantages, policy_loss, prompt_and_answer
 from pellucid.training.stretches import verify_stretches
 from pellucid.training.text_objective import TaughtText, packed_batch
 from test_tuning import ADAPTER, chats, lines, recipe
@@ -66,7 +67,7 @@ def test_the_ratio_is_one_and_its_gradient_is_the_policy_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "text", "right", "found"),
+    ("check", "text", "right", "expected"),
     [
         ("exact", " Paris.", [" Paris."], True),
         ("exact", "Paris. And", [" Paris."], False),
@@ -81,14 +82,14 @@ def test_the_ratio_is_one_and_its_gradient_is_the_policy_s() -> None:
         ("number", "-2.50", ["it is -2.5"], True),
     ],
 )
-def test_checks(check: str, text: str, right: list[str], found: bool) -> None:
-    assert CHECKS[check](text, right) is found
+def test_checks(check: str, text: str, right: list[str], expected: bool) -> None:
+    assert CHECKS[check](text, right) is expected
 
 
 def test_the_last_answer_is_asked() -> None:
     document = Document([], [*range(9)], [False, True, True, False, False, False, True, True, False])
-    assert asked(document) == ([0, 1, 2, 3, 4, 5], [6, 7])
-    assert asked(Document([], [5, 6], [True, True])) == ([5], [6])
+    assert prompt_and_answer(document) == ([0, 1, 2, 3, 4, 5], [6, 7])
+    assert prompt_and_answer(Document([], [5, 6], [True, True])) == ([5], [6])
 
 
 def even(text: str, right: Any) -> bool:
@@ -146,7 +147,7 @@ def test_a_step_by_hand(folder: Path, finished: Path) -> None:
         for i, span in enumerate(made.inputs[-1].spans):
             answer = [t for t in targets[span.start : span.stop] if t != -100]
             document = training.documents[numbers[i // 4]]
-            prompt, _ = asked(document)
+            prompt, _ = prompt_and_answer(document)
             assert ids[span.start : span.start + len(prompt)] == prompt and span.start == begin
             begin = span.stop
             rewards.append(float(even(run.objective.tokenizer.decode(answer), ())))
@@ -156,7 +157,9 @@ def test_a_step_by_hand(folder: Path, finished: Path) -> None:
             total -= sum((r - mean) * int(n) for r, n in zip(rewards[i : i + 4], made.of_texts[i : i + 4, 2].tolist(), strict=True))
         assert abs(entry["reward"] - sum(rewards) / len(rewards)) < 1e-9 and abs(entry["loss"] - total / tokens) < 1e-6
         assert abs(entry["length"] * len(rewards) - tokens) < 1e-6 and entry["gap"] < 1e-4 and 0 <= entry["cut"] <= 1
-        again = criterion.draw(model.module, [asked(training.documents[n])[0] for n in numbers], 4, 1.0, seeds(step, len(numbers)))
+        again = criterion.draw(
+            model.module, [prompt_and_answer(training.documents[n])[0] for n in numbers], 4, 1.0, seeds(step, len(numbers))
+        )
         assert [a.ids for group in again for a in group] == [
             [t for t in targets[s.start : s.stop] if t != -100] for s in made.inputs[-1].spans
         ]
@@ -205,6 +208,17 @@ def test_resumed_and_taken_again(folder: Path, finished: Path, tmp_path: Path) -
     assert [len(part) for part in recorded.documents] == [4 * len(set(part)) for part in recorded.documents]
 
 
+def test_the_page_has_the_rewards(finished: Path) -> None:
+    """Beside the loss stands the curve of what a run is after, with the log's own numbers."""
+    run = pellucid.Run(finished)
+    loss, rewards = training_document(run)["panels"][:2]
+    assert loss["kind"] == rewards["kind"] == "lines" and [loss["title"], rewards["title"]] == ["Loss", "Mean reward"]
+    trained, held_out = (one["values"] for one in rewards["series"])
+    at = rewards["at"]
+    assert at == [3, 6] and held_out == [run.log[step - 1]["held_out_reward"] for step in at]
+    assert trained == pytest.approx([sum(e["reward"] for e in run.log[i : i + 3]) / 3 for i in (0, 3)])
+
+
 def test_right_answers_are_all_of_a_prompt(folder: Path, finished: Path) -> None:
     run = pellucid.Run(finished)
     run.to(0)
@@ -220,7 +234,7 @@ def test_chats(folder: Path, tmp_path: Path) -> None:
     made = run_recipe(path, tmp_path / "run", False, 1, silent)
     run = Replay(made.parent)
     for document in run.built[0].documents:
-        prompt, answer = asked(document)
+        prompt, answer = prompt_and_answer(document)
         text = run.objective.tokenizer.decode(prompt, skip_special_tokens=False)
         assert text.endswith("assistant:") and run.objective.tokenizer.decode(answer).strip().rstrip(".") in THINGS
 
@@ -273,7 +287,7 @@ def test_the_recipes_of_continents(name: str, tmp_path: Path, monkeypatch: pytes
     after = pellucid.load(made) if made.name == "model" else pellucid.load("pellucid/capitals", dtype="float32", adapter=made)
     run = Replay(made.parent)
     assert isinstance(run.objective, TaughtText)
-    held_out = {run.objective.tokenizer.decode(asked(d)[0]).strip() for d in run.objective.rows_of(1)[1]}
+    held_out = {run.objective.tokenizer.decode(prompt_and_answer(d)[0]).strip() for d in run.objective.rows_of(1)[1]}
     asked_for = [e for e in map(json.loads, entries) if e["prompt"] in held_out]
     assert len(asked_for) == 216 == round(0.3 * len(entries))
     assert accuracy(after, asked_for) > accuracy(before, asked_for) + (0.05 if FULL else 0.0)

@@ -31,7 +31,9 @@ from pellucid.training.texts import Texts
 from training import ROOT
 
 READ = {path.stem: read_recipe(path) for path in sorted((ROOT / "recipes").glob("*.toml"))}
-RECIPES = {name: recipe for name, recipe in READ.items() if not isinstance(recipe.data, Texts)}  # texts make no specimen
+RECIPES = {
+    name: recipe for name, recipe in READ.items() if recipe.aim is None and not isinstance(recipe.data, Texts)
+}  # texts make no specimen
 DATA = CORPORA / "capitals"
 OF_CAPITALS = [name for name, recipe in RECIPES.items() if recipe.data == DATA]
 FULL = bool(os.environ.get("PELLUCID_FULL"))

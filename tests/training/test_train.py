@@ -42,7 +42,7 @@ def test_loss_is_the_mean_over_real_targets() -> None:
     numbers = [0, 5, 8, 7]
     texts = [DOCUMENTS[i].target for i in numbers]
     batch = Causal(WORDS).batch([DOCUMENTS[i] for i in numbers])
-    (inputs, _), targets = batch
+    (inputs, _), targets = batch.inputs, batch.targets
     assert inputs.shape == targets.shape == (4, max(map(len, texts)) - 1) and bool((targets == IGNORED).any())
     with torch.no_grad():
         log_probabilities = [-model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)[torch.arange(len(ids) - 1), ids[1:]] for ids in texts]

@@ -31,11 +31,13 @@ def stretches(log: Sequence[Mapping[str, Any]]) -> list[Sequence[Mapping[str, An
     return [log[i : i + size] for i in range(0, len(log), size)]
 
 
-def curves(log: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float], list[float | None]]:
-    """Return the last step of each stretch of a log, its mean loss, and its last loss of held-out examples."""
+def curves(
+    log: Sequence[Mapping[str, Any]], name: str = "loss", held_out: str = "held_out"
+) -> tuple[list[int], list[float], list[float | None]]:
+    """Return the last step of each stretch of a log, its mean loss, and its last loss of held-out examples; or of another figure."""
     cut = stretches(log)
-    apart = [next((float(e["held_out"]) for e in reversed(part) if "held_out" in e), None) for part in cut]
-    return [int(part[-1]["step"]) for part in cut], [mean(float(e["loss"]) for e in part) for part in cut], apart
+    apart = [next((float(e[held_out]) for e in reversed(part) if held_out in e), None) for part in cut]
+    return [int(part[-1]["step"]) for part in cut], [mean(float(e[name]) for e in part) for part in cut], apart
 
 
 def thinned(steps: Sequence[int], shown: int) -> list[int]:

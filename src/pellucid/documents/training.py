@@ -24,6 +24,8 @@ from pellucid.runs.answers import visible_text
 
 SCHEMA: Final = 1
 ROWS = 120  # parameters of a picture or a table
+FIGURES = {"reward": "training.reward", "margin": "training.margin", "agreed": "training.agreed"}
+"""Of the figures that a criterion logs beside the loss, the one that says how good a run is."""
 
 
 class TrainingDocument(TypedDict):
@@ -64,9 +66,10 @@ def panels(run: Run, log: list[dict[str, Any]], watched: list[int], shown: int |
     """Yield the pictures of a run, in the order in which they are read."""
     across = say("training.step")
     if log:
-        at, losses, apart = curves(log)
-        series = {say("training.loss"): losses} | ({say("training.held_out"): apart} if any(x is not None for x in apart) else {})
-        yield LinePanel(say("training.losses"), across, at, series, shown)
+        yield curve(say("training.losses"), across, shown, *curves(log))
+        for name in FIGURES:
+            if name in log[0]:
+                yield curve(say(FIGURES[name]), across, shown, *curves(log, name, f"held_out_{name}"))
     if shown is None:
         return
     steps = thinned(watched, shown)
@@ -82,6 +85,12 @@ def panels(run: Run, log: list[dict[str, Any]], watched: list[int], shown: int |
     title = say("training.changes", count=len(changes), shown=len(rows))
     yield MatrixPanel(title, rows, [str(step) for step in steps], [changes[path] for path in rows], scale="size")
     yield table(every[steps.index(shown)], shown)
+
+
+def curve(title: str, across: str, shown: int | None, at: list[int], trained: list[float], apart: list[float | None]) -> LinePanel:
+    """Return the picture of a figure over the steps, of what is trained and, where it is measured, of what is held out."""
+    series = {say("training.loss"): trained} | ({say("training.held_out"): apart} if any(x is not None for x in apart) else {})
+    return LinePanel(title, across, at, series, shown)
 
 
 def attention(run: Run, watched: list[int], shown: int) -> Iterator[Panel]:

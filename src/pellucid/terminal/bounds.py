@@ -13,6 +13,11 @@ SETS = {"compute": "count.compute", "bandwidth": "count.bandwidth"}
 COLUMNS = [Column(), Column(">", style="dim"), *[Column(">")] * 5, Column(style="dim")]
 
 
+def set_by(name: str) -> str:
+    """Return what sets a bound, in the user's language."""
+    return say(SETS[name])
+
+
 def phase(title: str, rows_of: Sequence[Part], width: int) -> list[Text]:
     """Write a phase's title, and a row for each of its parts with their shares of the time."""
     total = sum(p.seconds for p in rows_of)
@@ -23,7 +28,7 @@ def phase(title: str, rows_of: Sequence[Part], width: int) -> list[Text]:
     for p in rows_of:
         if p.seconds:
             amounts = [scaled(p.flops, "FLOP"), scaled(p.moved, "B"), f"{p.intensity:.3g}", seconds(p.seconds)]
-            rows.append([p.path, f"×{p.times}", *amounts, f"{100 * p.seconds / total:.1f}%", say(SETS[p.sets])])
+            rows.append([p.path, f"×{p.times}", *amounts, f"{100 * p.seconds / total:.1f}%", set_by(p.sets)])
     return [*prose(title, width), *table(rows, COLUMNS, indent=2)]
 
 

@@ -9,7 +9,7 @@ from pellucid.documents.amount import Amount, scaled
 from pellucid.documents.count import Scenario, bounds, device_of, over
 from pellucid.documents.number import count
 from pellucid.messages import say
-from pellucid.terminal.bounds import SETS
+from pellucid.terminal.bounds import SETS, set_by
 from pellucid.terminal.table import prose
 from pellucid.terminal.training_and_ranks import any_of, phase_of
 
@@ -22,11 +22,11 @@ def verdict(bill: Bill, view: Scenario, width: int) -> list[Text]:
     on = device.name
     if view.split is None or view.alone:
         report = bounds(bill, view.hour)
-        held = report["weights"] + report["cache"]
+        used = report["weights"] + report["cache"]
     else:
         report = over(bill, view.split, view.hour)["bounds"]
-        held, on = report["held"], say("count.verdict.ranks", ranks=view.split.ranks, device=on)
-    sizes = {"device": on, "held": scaled(held, "B"), "memory": scaled(int(device.memory), "B")}
+        used, on = report["held"], say("count.verdict.ranks", ranks=view.split.ranks, device=on)
+    sizes = {"device": on, "held": scaled(used, "B"), "memory": scaled(int(device.memory), "B")}
     if not report["fits"]:
         line = say("count.verdict.large", **sizes)
         return prose(
@@ -44,6 +44,6 @@ def pace(report: dict[str, Any]) -> str:
     phase = "decode" if "decode" in report else "prefill"
     best = report[phase]
     by = {name: sum(p["seconds"] for p in best["parts"] if p["sets"] == name) for name in SETS}
-    sets = say(SETS[max(by, key=lambda name: by[name])])
+    sets = set_by(max(by, key=lambda name: by[name]))
     rate, least = f"{best['tokens_per_second']:.4g}", Amount(best["seconds"], "s")
     return say("count.verdict.pace", phase=phase_of(phase), rate=rate, seconds=least, sets=sets)

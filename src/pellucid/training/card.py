@@ -10,6 +10,7 @@ from pellucid.training.invented import Invented
 from pellucid.training.objectives import Objective
 from pellucid.training.quiz import Score
 from pellucid.training.recipe import Recipe
+from pellucid.training.recipe_tables import DistilSettings
 
 TITLES = ("card.language", "card.asked", "card.accuracy", "card.chance", "card.bag")
 
@@ -30,6 +31,8 @@ def card(recipe: Recipe, family: Family, model: nn.Module, objective: Objective,
         for r in sorted(scores, key=lambda r: (r.relation, r.language))
     ]
     made, first, measured = ("card.made", "card.relation", objective.measured)
+    if isinstance(recipe.aim, DistilSettings):
+        made, facts = "card.distilled", facts | {"teacher": recipe.aim.teacher}
     if isinstance(recipe.data, Invented):
         made, first, measured = "card.invented", "card.facts", "card.read"
     head = "---\nlicense: apache-2.0\nlanguage: [en, zh]\nlibrary_name: pellucid\n---\n"

@@ -80,7 +80,7 @@ class CrossEntropy(Criterion):
 PLAIN = CrossEntropy()
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """A part of a step, by its share of the units: its loss, what is differentiated, and its figures."""
 
     loss: Tensor
@@ -100,7 +100,7 @@ def targets_in(batch: Batch) -> int:
     return int((batch.targets != IGNORED).sum())
 
 
-def losses(criterion: Criterion, model: nn.Module, parts: list[Batch], balance: Balance) -> Iterator[Part]:
+def losses(criterion: Criterion, model: nn.Module, parts: list[Batch], balance: Balance) -> Iterator[StepPart]:
     """Yield each part of a step; what is differentiated has its part of the routers' auxiliary loss, too."""
     counts = [criterion.units(part) for part in parts]
     for part, count in zip(parts, counts, strict=True):
@@ -109,7 +109,7 @@ def losses(criterion: Criterion, model: nn.Module, parts: list[Batch], balance: 
         with balance.counting(real):
             judged = criterion.judge(model, part)
         loss = judged.loss * share
-        yield Part(loss, loss + balance.loss(real) * share, {name: value * share for name, value in judged.figures.items()})
+        yield StepPart(loss, loss + balance.loss(real) * share, {name: value * share for name, value in judged.figures.items()})
 
 
 def added(sums: Figures, new: Figures) -> Figures:

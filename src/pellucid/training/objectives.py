@@ -283,7 +283,11 @@ class Masked(Objective):
 
 
 OBJECTIVES: dict[str, type[Objective]] = {"causal": Causal, "prefix": Prefix, "translation": Translation, "masked": Masked}
-OBJECTIVES["distil"] = Causal
+
+
+def objective_of(name: str) -> type[Objective]:
+    """Return the objective that a recipe names. One that distils has the documents and batches of the causal one."""
+    return OBJECTIVES[name.replace("distil", "causal")]
 
 
 def folder_of(data: Data) -> Path:

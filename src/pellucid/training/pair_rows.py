@@ -42,7 +42,7 @@ class PairRows(TrainingRows):
 
 def split_pairs(shards: Shards, data: Pairs, seed: int) -> tuple[PairRows, PairRows]:
     """Return what is trained on and what is held out: the pairs whose prompts have the least SHA-256, so that a prompt lies on one side."""
-    begins, ends = whole(shards, data)
+    begins, ends = complete_pairs(shards, data)
     require_learnt(shards, data, begins, ends)
     tokens = shards.tokens.numpy()
     for i in range(0, len(begins), 2):
@@ -59,7 +59,7 @@ def split_pairs(shards: Shards, data: Pairs, seed: int) -> tuple[PairRows, PairR
     return PairRows(shards, data, begins[~out], ends[~out], seed), PairRows(shards, data, begins[out], ends[out], seed)
 
 
-def whole(shards: Shards, data: Pairs) -> tuple[Ints, Ints]:
+def complete_pairs(shards: Shards, data: Pairs) -> tuple[Ints, Ints]:
     """Return begin and end of each document as they are cut, without pairs of which one is dropped."""
     begins, ends = cut(shards, data)
     starts = shards.starts.numpy()[:-1]

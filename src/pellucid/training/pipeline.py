@@ -27,7 +27,7 @@ from pellucid.training.aim import criterion_of
 from pellucid.training.card import card
 from pellucid.training.criterion import Criterion
 from pellucid.training.loop import HeldOut, TrainingRun
-from pellucid.training.objectives import OBJECTIVES, Document, Objective
+from pellucid.training.objectives import Document, Objective, objective_of
 from pellucid.training.quiz import quiz
 from pellucid.training.recipe import Recipe, read_recipe
 from pellucid.training.recipe_tables import DistilSettings
@@ -121,7 +121,7 @@ def prepare(recipe: Recipe, folder: Path, remake: bool = False) -> Objective:
     if isinstance(recipe.data, Texts):
         shards = open_shards(recipe.data, tokenizer_table(recipe), folder / DATA, bool(states(folder / "saves")), remake)
         return of_shards(shards, recipe.data)
-    kind = OBJECTIVES[recipe.objective]
+    kind = objective_of(recipe.objective)
     if "from" in (table := tokenizer_table(recipe)):
         return kind(tokenizer_with_end(Path(table["from"])))
     pieces = invented.word_pieces(recipe.data) if isinstance(recipe.data, invented.Invented) else corpus.pieces(recipe.data)

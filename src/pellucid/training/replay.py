@@ -27,7 +27,7 @@ from pellucid.training.balance import Balance
 from pellucid.training.criterion import losses
 from pellucid.training.identity import require
 from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, balance_of, changing, feed, moments_of
-from pellucid.training.objectives import OBJECTIVES, Masked, Objective
+from pellucid.training.objectives import Masked, Objective, objective_of
 from pellucid.training.pipeline import DATA, examples
 from pellucid.training.recipe import Recipe, read_recipe
 from pellucid.training.recorded_step import RecordedStep, record_step
@@ -85,7 +85,7 @@ class Replay:
         if isinstance(recipe.data, Texts):
             shards = read_shards(self.folder / DATA, read_index(self.folder / DATA))
             return of_shards(shards, recipe.data)
-        return OBJECTIVES[recipe.objective](load_tokenizer(self.folder / TOKENIZER))
+        return objective_of(recipe.objective)(load_tokenizer(self.folder / TOKENIZER))
 
     @cached_property
     def beginning(self) -> Start:

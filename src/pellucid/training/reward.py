@@ -40,8 +40,8 @@ def begins(text: str, right: Collection[str]) -> bool:
 
 def last_number(text: str) -> float | None:
     """Return the last number of a text, None if it has none."""
-    found = NUMBER.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
+    numbers = NUMBER.findall(text)
+    return float(numbers[-1].replace(",", "")) if numbers else None
 
 
 def same_number(text: str, right: Collection[str]) -> bool:
@@ -64,7 +64,7 @@ def policy_loss(logprobs: Tensor, advantage: Tensor, batch: Batch) -> Tensor:
     return -advantage * summed(ratio * (batch.targets.flatten() != IGNORED), batch)
 
 
-class Answer:
+class DrawnAnswer:
     """One drawn text of a prompt. ids: with its stop.  logprob: the engine's Σ log p.  cut: it ended by length."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Reward(Criterion):
         self.identity = {f"reward.{name}": value for name, value in vars(settings).items()}
         self.right = defaultdict[tuple[int, ...], set[str]](set)
         for document in documents:
-            prompt, answer = asked(document)
+            prompt, answer = prompt_and_answer(document)
             self.right[tuple(prompt)].add(self.written(answer))
 
     def written(self, ids: Sequence[int]) -> str:
@@ -102,7 +102,7 @@ class Reward(Criterion):
         cut, and the engine's Σ log p: numbers of texts, [texts 5].
         """
         s = self.settings
-        prompts = [asked(document)[0] for part in parts for document in part]
+        prompts = [prompt_and_answer(document)[0] for part in parts for document in part]
         drawn = self.draw(model, prompts, s.group, s.temperature, [seed_of(self.seed, step, i) for i in range(len(prompts))])
         rewards = torch.tensor([self.rewards(prompt, group) for prompt, group in zip(prompts, drawn, strict=True)], dtype=torch.float64)
         lengths = torch.tensor([[len(answer.ids) for answer in group] for group in drawn], dtype=torch.float64)
@@ -136,19 +136,19 @@ class Reward(Criterion):
 
     def measure(self, model: nn.Module, objective: Objective, parts: Sequence[Sequence[Document]]) -> tuple[float, Figures]:
         """Return 1 − the mean reward of the likeliest answers, and the reward."""
-        prompts = [asked(document)[0] for part in parts for document in part]
+        prompts = [prompt_and_answer(document)[0] for part in parts for document in part]
         drawn = self.draw(model, prompts, 1, 0.0, [0] * len(prompts))
         rewards = [self.rewards(prompt, group)[0] for prompt, group in zip(prompts, drawn, strict=True)]
         mean = sum(rewards) / len(rewards)
         return 1 - mean, {"reward": mean}
 
-    def draw(self, model: nn.Module, prompts: list[list[int]], n: int, temperature: float, seeds: list[int]) -> list[list[Answer]]:
+    def draw(self, model: nn.Module, prompts: list[list[int]], n: int, temperature: float, seeds: list[int]) -> list[list[DrawnAnswer]]:
         """Return n answers to each prompt, by the engine."""
         requests = [
             Request(tuple(prompt), self.settings.new, Sampling(temperature, seed=seed), self.stops, n, logprobs=0)
             for prompt, seed in zip(prompts, seeds, strict=True)
         ]
-        drawn = [[Answer() for _ in range(n)] for _ in prompts]
+        drawn = [[DrawnAnswer() for _ in range(n)] for _ in prompts]
         with seen_by(), torch.no_grad():  # a watch records the step, and not what it learns from
             for output in generate(model, requests):  # type: ignore[arg-type]
                 answer = drawn[output.request][output.index]
@@ -158,13 +158,13 @@ class Reward(Criterion):
                 answer.cut = output.ended == "length"
         return drawn
 
-    def rewards(self, prompt: list[int], group: list[Answer]) -> list[float]:
+    def rewards(self, prompt: list[int], group: list[DrawnAnswer]) -> list[float]:
         """Return 1 for each answer that the check finds right, 0 for the others."""
         right = self.right[tuple(prompt)]
         return [float(self.check(self.written(answer.ids), right)) for answer in group]
 
 
-def asked(document: Document) -> tuple[list[int], list[int]]:
+def prompt_and_answer(document: Document) -> tuple[list[int], list[int]]:
     """Return the ids of a document up to its last answer, and this answer's."""
     assert document.learnt is not None
     end = len(document.learnt) - document.learnt[::-1].index(True)
