@@ -2,10 +2,29 @@
 
 import os
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+import pytest
+
+APART = "PELLUCID_TEST_APART"
+
+
+def run_apart(request: pytest.FixtureRequest) -> bool:
+    """Run the requesting test in a process of its own, and return True; False there.
+
+    Its children are forks that train. Autograd refuses to run in a fork of a process in which it has started a thread, which depends on the
+    tests that ran there before.
+    """
+    if os.environ.get(APART):
+        return False
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", request.node.nodeid]
+    done = subprocess.run(command, cwd=request.config.rootpath, env=os.environ | {APART: "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return True
 
 
 def killed(moment: int, borders: list[tuple[Any, str]], work: Callable[[], object]) -> int:

@@ -200,7 +200,8 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", tables["name"]):  # it names the run's folder
         raise TrainError("recipe.field", path=path, field="name", found=repr(tables["name"]), allowed="A-Z a-z 0-9 . _ -")
     objective = tables.get("objective", "causal")
-    if not isinstance(objective, str) or objective not in (every := (*OBJECTIVES, DISTIL, *TUNING)):
+    every = (*OBJECTIVES, DISTIL, *TUNING)
+    if not isinstance(objective, str) or objective not in every:
         raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(every))
     for table in sorted(AIMS.keys() & tables.keys() - {objective}):
         raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=table)
