@@ -1,23 +1,29 @@
 """A tiny run of training: its model, settings and documents, its state and its log."""
 
 import json
+import os
 import shutil
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+import pellucid
 from pellucid import config as c
 from pellucid.checkpoint.fill import targets
+from pellucid.errors import TrainError
 from pellucid.nn.transformer import Decoder
-from pellucid.training import pipeline
+from pellucid.training import pipeline, run_recipe
 from pellucid.training.corpus import CORPORA, train_tokenizer
 from pellucid.training.loop import TrainingRun, initialise
 from pellucid.training.objectives import Causal, Document, Objective
 from pellucid.training.recipe import TrainSettings
 from pellucid.training.saves import newest
+from pellucid.training.why import Why
 from tiny import swapped
 
 ROOT = Path(__file__).parents[2]
@@ -98,3 +104,28 @@ def resumed(folder: Path, **how: Any) -> TrainingRun:
     run.resume()
     run.train(silent)
     return run
+
+
+def stopped_after_each_step(recipe: Path, out: Path, steps: int, between: Callable[[], object] = lambda: None) -> Path:
+    """Train by a recipe that is stopped by SIGTERM after each of its steps and resumed, and return what it made.
+
+    between: is called before each resumption.
+    """
+
+    def interrupt(entry: dict[str, Any]) -> None:
+        if "step" in entry and entry["step"] < steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    for step in range(1, steps):
+        with pytest.raises(TrainError, match=f"step {step}"):
+            run_recipe(recipe, out, step > 1, 1, interrupt)
+        between()
+    return run_recipe(recipe, out, True, 1, silent)
+
+
+def moved_as_said(run: pellucid.Run, path: str, cell: tuple[int, ...], step: int) -> Why:
+    """Return why a weight moved in a step: its tokens add up to autograd's gradient, and its parts to the move."""
+    why, before = run.why(path, cell, step), run.model(step - 1).module.get_parameter(path)[cell].item()
+    assert why.uses and abs(why.rest) < 1e-6 and why.move is not None
+    assert abs(run.model(step).module.get_parameter(path)[cell].item() - before - why.move.total()) < 1e-6
+    return why

@@ -1,9 +1,7 @@
 """Distillation: the divergence by its formula, steps by hand, a run that stops and goes on, and what is refused."""
 
-import os
 import re
 import shutil
-import signal
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from torch import Tensor
 
 import pellucid
 from covering import FULL
-from pellucid.commands import main
 from pellucid.errors import TrainError
 from pellucid.training import distillation, run_recipe
 from pellucid.training.card import card
@@ -24,10 +21,10 @@ from pellucid.training.recipe_tables import DistilSettings
 from pellucid.training.replay import Replay
 from pellucid.training.stretches import verify_stretches
 from pellucid.watching.watch import watch
-from test_tuning import ADAPTER, recipe
+from test_tuning import ADAPTER, recipe, refused
 from text_runs import recipe_of, write_texts
 from tiny import swapped
-from training import ROOT, silent, unmeasured
+from training import ROOT, moved_as_said, silent, stopped_after_each_step, unmeasured
 
 STUDENT = """
 name = "half"
@@ -123,22 +120,11 @@ def test_steps_by_hand(folder: Path, finished: Path) -> None:
 
 def test_resumed_and_taken_again(folder: Path, finished: Path, tmp_path: Path) -> None:
     """A run that is stopped after each step ends in the same bits; its stretches verify; a weight says why it moved."""
-
-    def interrupt(entry: dict[str, Any]) -> None:
-        if "step" in entry and entry["step"] < 6:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    for step in range(1, 6):
-        with pytest.raises(TrainError, match=f"step {step}"):
-            run_recipe(folder / "d.toml", tmp_path / "out", step > 1, 1, interrupt)
-    again = run_recipe(folder / "d.toml", tmp_path / "out", True, 1, silent)
+    again = stopped_after_each_step(folder / "d.toml", tmp_path / "out", 6)
     assert (again / "model.safetensors").read_bytes() == (finished / "model" / "model.safetensors").read_bytes()
     run = pellucid.Run(finished)
     assert [s.fault for s in verify_stretches(run, 2, 1)] == [None, None]
-    why, path, cell = None, "layers.0.ffn.down.weight", (3, 5)
-    why, before = run.why(path, cell, 4), run.model(3).module.get_parameter(path)[cell]
-    assert why.uses and abs(why.rest) < 1e-6 and why.move is not None
-    assert abs(float(run.model(4).module.get_parameter(path)[cell] - before) - why.move.total()) < 1e-6
+    moved_as_said(run, "layers.0.ffn.down.weight", (3, 5), 4)
     assert {s.value.shape[-1] for s in run.replay(4).all("layers.0.mid")} == {16}  # the teacher's width is another
 
 
@@ -185,14 +171,8 @@ REFUSED: list[tuple[dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "part"), REFUSED)
-def test_refused(changed: dict[str, str], part: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line of each language."""
-    path = distilling(folder, "bad.toml", **changed)
-    for language in ("zh", "en"):
-        assert main(["train", str(path), "--out", str(tmp_path / "run"), "--lang", language]) == 2
-        text = capsys.readouterr().err
-        assert text.count("\n") == 1
-    assert part in text
+def test_recipes_refused(changed: dict[str, str], part: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert part in refused(distilling(folder, "bad.toml", **changed), tmp_path / "run", capsys, ("zh", "en"))
 
 
 def test_a_longer_row_than_the_teacher_reads(folder: Path, tmp_path: Path) -> None:

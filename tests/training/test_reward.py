@@ -1,11 +1,9 @@
 """Reward: the formulas by hand, steps whose answers the engine draws, runs that stop and go on, and what is refused."""
 
 import json
-import os
 import re
 import runpy
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +12,16 @@ import torch
 
 import pellucid
 from covering import FULL
-from pellucid.commands import main
 from pellucid.documents.training import training_document
-from pellucid.errors import TrainError
 from pellucid.training import reward, run_recipe
 from pellucid.training.objectives import Batch, Document
 from pellucid.training.replay import Replay
 from pellucid.training.reward import Reward, advantages, policy_loss, prompt_and_answer
 from pellucid.training.stretches import verify_stretches
 from pellucid.training.text_objective import TaughtText, packed_batch
-from test_tuning import ADAPTER, chats, lines, recipe
+from test_tuning import ADAPTER, chats, lines, recipe, refused
 from text_runs import NAMES, THINGS, recipe_of
-from training import ROOT, silent
+from training import ROOT, moved_as_said, silent, stopped_after_each_step
 
 TABLE = "[reward]\ngroup = 4\nnew = 5"
 CHECKS = dict(reward.CHECKS)
@@ -121,14 +117,14 @@ def rewarding(folder: Path, name: str = "r.toml", **changed: Any) -> Path:
 
 @pytest.fixture(autouse=True)
 def checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(reward.CHECKS, "exact", even)  # type: ignore[arg-type]
+    monkeypatch.setitem(reward.CHECKS, "exact", even)
 
 
 @pytest.fixture(scope="module")
 def finished(folder: Path) -> Path:
     """The folder of a finished run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(reward.CHECKS, "exact", even)  # type: ignore[arg-type]
+        patch.setitem(reward.CHECKS, "exact", even)
         return run_recipe(rewarding(folder), folder / "run", False, 1, silent).parent
 
 
@@ -186,23 +182,12 @@ def test_micro_batches_add_up(finished: Path) -> None:
 
 def test_resumed_and_taken_again(folder: Path, finished: Path, tmp_path: Path) -> None:
     """A run that is stopped after each step draws the same answers; its stretches verify; a weight says why it moved."""
-
-    def interrupt(entry: dict[str, Any]) -> None:
-        if "step" in entry and entry["step"] < 6:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    for step in range(1, 6):
-        with pytest.raises(TrainError, match=f"step {step}"):
-            run_recipe(folder / "r.toml", tmp_path / "out", step > 1, 1, interrupt)
-    again = run_recipe(folder / "r.toml", tmp_path / "out", True, 1, silent)
+    again = stopped_after_each_step(folder / "r.toml", tmp_path / "out", 6)
     name = "adapter_model.safetensors"
     assert (again / name).read_bytes() == (finished / "adapter" / name).read_bytes()
     run = pellucid.Run(finished)
     assert [s.fault for s in verify_stretches(run, 2, 1)] == [None, None]
-    path, cell = "layers.0.attn.o.adapters.mine.lora_b.weight", (3, 1)
-    why, before = run.why(path, cell, 4), run.model(3).module.get_parameter(path)[cell]
-    assert why.uses and abs(why.rest) < 1e-6 and why.move is not None
-    assert abs(float(run.model(4).module.get_parameter(path)[cell] - before) - why.move.total()) < 1e-6
+    why = moved_as_said(run, "layers.0.attn.o.adapters.mine.lora_b.weight", (3, 1), 4)
     assert {t.document for t in why.tokens} == set(run.numbers(4))
     recorded = run.replay(4)
     assert [len(part) for part in recorded.documents] == [4 * len(set(part)) for part in recorded.documents]
@@ -254,13 +239,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "part"), REFUSED)
-def test_refused(changed: dict[str, Any], part: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line of each language."""
-    for language in ("zh", "en"):
-        assert main(["train", str(rewarding(folder, "bad.toml", **changed)), "--out", str(tmp_path / "run"), "--lang", language]) == 2
-        text = capsys.readouterr().err
-        assert text.count("\n") == 1
-    assert part in text
+def test_recipes_refused(changed: dict[str, Any], part: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert part in refused(rewarding(folder, "bad.toml", **changed), tmp_path / "run", capsys, ("zh", "en"))
 
 
 def accuracy(model: Any, entries: list[dict[str, str]]) -> float:
@@ -274,7 +254,7 @@ def accuracy(model: Any, entries: list[dict[str, str]]) -> float:
 @pytest.mark.parametrize("name", ["continents-reward", "continents-prefer"])
 def test_the_recipes_of_continents(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The specimen answers prompts that were held out better after the run than before; the file is what its script writes."""
-    monkeypatch.setitem(reward.CHECKS, "exact", reward.exact)  # type: ignore[arg-type]
+    monkeypatch.setitem(reward.CHECKS, "exact", reward.exact)
     recipes = ROOT / "recipes"
     entries = (recipes / "chats" / "continents.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     most = 720 if FULL else 12

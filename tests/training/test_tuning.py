@@ -29,7 +29,7 @@ from pellucid.training.stretches import verify_stretches
 from pellucid.training.text_objective import TaughtText
 from text_runs import NAMES, THINGS, recipe_of
 from tiny import swapped
-from training import ROOT, silent
+from training import ROOT, moved_as_said, silent
 
 TEMPLATE = """{% for message in messages %}
 {% if message.role == 'assistant' %}A: {{ message.content }}{{ eos_token }}{% else %}Q: {{ message.content }}
@@ -157,9 +157,7 @@ def test_stopped_resumed_and_taken_again(folder: Path, finished: Path, tmp_path:
     run = pellucid.Run(finished)
     assert [s.fault for s in verify_stretches(run, 9)] == [None, None, None]
     for path, cell in (("layers.0.attn.o.adapters.mine.lora_b.weight", (3, 1)), ("layers.0.attn.q.adapters.mine.lora_a.weight", (1, 5))):
-        why, before = run.why(path, cell, 4), run.model(3).module.get_parameter(path)[cell]
-        assert why.uses and abs(why.rest) < 1e-6 and why.move is not None and abs(why.gradient) > 0
-        assert abs(float(run.model(4).module.get_parameter(path)[cell] - before) - why.move.total()) < 1e-6
+        assert abs(moved_as_said(run, path, cell, 4).gradient) > 0
     with pytest.raises(pellucid.PellucidError, match=r"layers.0.attn.o.weight"):
         run.why("layers.0.attn.o.weight", (0, 0), 4)
 

@@ -1,6 +1,7 @@
 """A bill as lines of a terminal: parameters by part, the cache, products, and the bounds on a device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.text import Text
 
@@ -9,7 +10,7 @@ from pellucid.counting.bounds import parts
 from pellucid.counting.textbook import closed_forms
 from pellucid.counting.variants import other_kinds
 from pellucid.documents.amount import Amount, scaled
-from pellucid.documents.count import Scenario, bounds, device_of
+from pellucid.documents.count import Scenario, bounds, device_of, over
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.ops.blocks import BITS
@@ -26,12 +27,14 @@ BECAUSE = {"scores": "count.because.scores", "idle": "count.because.idle"}
 
 def drawn(bill: Bill, width: int, view: Scenario = Scenario()) -> list[Text]:  # noqa: B008
     """Write the lines of `count` for one model."""
-    blocks = [parameters(bill), kv_cache(bill, width), work(bill), textbook(bill, width), limits(bill, view, width)]
+    on_one = bounds(bill, view.hour) if view.alone else {}
+    on_ranks = {} if view.split is None else over(bill, view.split, view.hour).get("bounds", {})
+    blocks = [parameters(bill), kv_cache(bill, width), work(bill), textbook(bill, width), limits(bill, view, on_one, width)]
     if view.way is not None:
         blocks.append(trained(bill, view.way, width))
     if view.split is not None:
-        blocks.append(over_ranks(bill, view, view.split, width))
-    out = [*head(bill, width), *verdict(bill, view, width)]
+        blocks.append(over_ranks(bill, view, view.split, on_ranks, width))
+    out = [*head(bill, width), *verdict(bill, view, on_one or on_ranks, width)]
     for block in blocks:
         out += [Text(), *block] if block else []
     return clipped(out, width)
@@ -136,12 +139,11 @@ def textbook(bill: Bill, width: int) -> list[Text]:
     return [Text(say("count.textbook"), "bold"), *out] if out else []
 
 
-def limits(bill: Bill, view: Scenario, width: int) -> list[Text]:
-    """Write the bounds on one device, part by part, the batch that fits, and the price. Empty over ranks; see `over_device`."""
+def limits(bill: Bill, view: Scenario, report: Mapping[str, Any], width: int) -> list[Text]:
+    """Write the bounds on one device, part by part, the batch that fits, and the price. report: `bounds`; empty without a device."""
     device = device_of(bill)
-    if device is None or not view.alone:
+    if device is None or not report:
         return []
-    report = bounds(bill, view.hour)
     sizes = {"weights": scaled(report["weights"], "B"), "cache": scaled(report["cache"], "B"), "memory": scaled(report["memory"], "B")}
     fit = say("count.fits", **sizes) if report["fits"] else say("count.too_large", **sizes, devices=report["devices"])
     out = [Text(say("count.bounds", device=device.name), "bold"), *prose(fit, width)]

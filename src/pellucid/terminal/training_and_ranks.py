@@ -10,7 +10,7 @@ from pellucid.counting.bounds import parts
 from pellucid.counting.ranks import Split, ranks, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents.amount import Amount, scaled
-from pellucid.documents.count import Scenario, device_of, over, trained_in
+from pellucid.documents.count import Scenario, device_of, trained_in
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal import bounds as drawing
@@ -71,8 +71,8 @@ def held_as(bill: Bill, way: Way, name: str) -> str:
     return say(MEMORY[name])
 
 
-def over_ranks(bill: Bill, view: Scenario, split: Split, width: int) -> list[Text]:
-    """Write the parameters and bytes of each rank, and the bytes that it sends."""
+def over_ranks(bill: Bill, view: Scenario, split: Split, report: Mapping[str, Any], width: int) -> list[Text]:
+    """Write the parameters and bytes of each rank, and the bytes that it sends. report: the bounds of `over`, empty without a device."""
     plan = spread(bill, split)
     out = [Text(say("count.over", ranks=split.ranks, tp=split.tp, pp=split.pp, ep=split.ep), "bold")]
     rows = headed(say("count.head.rank"), say("count.ranks.parameters"), say("count.ranks.weights"), say("count.ranks.past"))
@@ -86,13 +86,13 @@ def over_ranks(bill: Bill, view: Scenario, split: Split, width: int) -> list[Tex
             if sent := stage.sent.get(phase):
                 out.append(Text(" " + say("count.sent", phase=phase_of(phase), **between(bill, stage.layers))))
                 out += table([row(say(SENT[name]), n, "B") for name, n in sent.items()], COLUMNS, indent=2)
-    return out + over_device(bill, view, split, width) + prose(say("count.over.note"), width, "dim")
+    return out + over_device(bill, view, split, report, width) + prose(say("count.over.note"), width, "dim")
 
 
-def over_device(bill: Bill, view: Scenario, split: Split, width: int) -> list[Text]:
+def over_device(bill: Bill, view: Scenario, split: Split, report: Mapping[str, Any], width: int) -> list[Text]:
     """Write whether each rank's share fits on the device, and the ranks' bounds and price, part by part."""
-    device, report = device_of(bill), over(bill, split, view.hour).get("bounds")
-    if device is None or report is None:
+    device = device_of(bill)
+    if device is None or not report:
         return []
     sizes = {"device": device.name, "held": scaled(report["held"], "B"), "memory": scaled(int(device.memory), "B")}
     out = prose(say("count.over.fits", **sizes) if report["fits"] else say("count.over.large", **sizes), width)

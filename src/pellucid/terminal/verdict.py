@@ -1,12 +1,13 @@
 """The verdict of a bill, its first lines: whether the model fits, for how many requests, how fast, and what sets the pace."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.text import Text
 
 from pellucid.counting import Bill
 from pellucid.documents.amount import Amount, scaled
-from pellucid.documents.count import Scenario, bounds, device_of, over
+from pellucid.documents.count import Scenario, device_of
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal.bounds import SETS, set_by
@@ -14,24 +15,19 @@ from pellucid.terminal.table import prose
 from pellucid.terminal.training_and_ranks import any_of, phase_of
 
 
-def verdict(bill: Bill, view: Scenario, width: int) -> list[Text]:
-    """Write the verdict. Empty without a device. The numbers are those of the blocks of bounds below it."""
+def verdict(bill: Bill, view: Scenario, report: Mapping[str, Any], width: int) -> list[Text]:
+    """Write the verdict. report: the bounds on the device, or on its ranks, which the blocks below it write; empty without a device."""
     device = device_of(bill)
-    if device is None:
+    if device is None or not report:
         return []
-    on = device.name
-    if view.split is None or view.alone:
-        report = bounds(bill, view.hour)
-        used = report["weights"] + report["cache"]
-    else:
-        report = over(bill, view.split, view.hour)["bounds"]
-        used, on = report["held"], say("count.verdict.ranks", ranks=view.split.ranks, device=on)
+    on, used = device.name, report["held"] if "held" in report else report["weights"] + report["cache"]
+    if view.split is not None and not view.alone:
+        on = say("count.verdict.ranks", ranks=view.split.ranks, device=on)
     sizes = {"device": on, "held": scaled(used, "B"), "memory": scaled(int(device.memory), "B")}
     if not report["fits"]:
-        line = say("count.verdict.large", **sizes)
-        return prose(
-            line if "devices" not in report else f"{line} · {say('count.verdict.devices', devices=report['devices'])}", width, "bold red"
-        )
+        parts = [say("count.verdict.large", **sizes)]
+        parts += [say("count.verdict.devices", devices=report["devices"])] if "devices" in report else []
+        return prose(" · ".join(parts), width, "bold red")
     parts = [say("count.verdict.fits", **sizes)]
     if report.get("largest_batch", 0) != 0:
         parts.append(say("count.verdict.users", users=any_of(report["largest_batch"]), context=count(bill.setting.context)))
@@ -39,7 +35,7 @@ def verdict(bill: Bill, view: Scenario, width: int) -> list[Text]:
     return prose(" · ".join(parts), width, "bold green")
 
 
-def pace(report: dict[str, Any]) -> str:
+def pace(report: Mapping[str, Any]) -> str:
     """Return the bound of the phase that a user waits for, a decode step or an encoder's forward, with what sets most of it."""
     phase = "decode" if "decode" in report else "prefill"
     best = report[phase]

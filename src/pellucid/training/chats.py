@@ -30,6 +30,12 @@ class Chats(Texts):
     field: str | tuple[str, ...] = "messages"
     long: str = "refuse"
 
+    def lessons(self, entry: dict[str, Any], file: Path, line: int, tokenizer: Tokenizer, end: int) -> list[Lesson]:
+        """Return the documents of one line. end: the id that ends a text."""
+        if isinstance(self.field, tuple):
+            return [pair(self.field, entry, file, line, tokenizer, end)]
+        return chat(self.field, entry, file, line, tokenizer)
+
 
 @dataclass(frozen=True)
 class Asked(Chats):
@@ -55,10 +61,7 @@ def taught_documents(
         name = data.name(file)
         for line, entry in read_entries(file):
             try:
-                if isinstance(data.field, tuple):
-                    made = [pair(data.field, entry, file, line, tokenizer, end)]
-                else:
-                    made = chat(data.field, entry, file, line, tokenizer)
+                made = data.lessons(entry, file, line, tokenizer, end)
             except TrainError:
                 raise
             except PellucidError as fault:

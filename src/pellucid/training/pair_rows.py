@@ -3,14 +3,13 @@
 Each answer stands with its prompt from position 0, and is blind to the other.
 """
 
-import hashlib
-
 import numpy as np
 
 from pellucid.errors import TrainError
+from pellucid.training.objectives import Document
 from pellucid.training.pairs import Pairs
 from pellucid.training.shards import Shards
-from pellucid.training.text_rows import Ints, TrainingRows, cut, place_of, require_learnt
+from pellucid.training.text_rows import Ids, Ints, TrainingRows, cut, document_at, least, place_of, require_learnt
 
 
 class PairRows(TrainingRows):
@@ -18,11 +17,9 @@ class PairRows(TrainingRows):
 
     references: list[float] | None = None
 
-    def __getitem__(self, number):  # type: ignore[no-untyped-def]
-        got = super().__getitem__(number)
-        if self.references is None or isinstance(number, slice):
-            return got
-        return got._replace(reference=self.references[number])
+    def document(self, number: int) -> Document:
+        plain = super().document(number)
+        return plain if self.references is None else plain._replace(reference=self.references[number])
 
     @property
     def rows(self) -> list[list[int]]:
@@ -48,14 +45,10 @@ def split_pairs(shards: Shards, data: Pairs, seed: int) -> tuple[PairRows, PairR
     for i in range(0, len(begins), 2):
         one, other = (tokens[begins[n] : ends[n]] for n in (i, i + 1))
         if np.array_equal(one, other):
-            name, place = place_of(shards, document_at(shards, int(begins[i])))
+            name, place = place_of(shards, document_at(shards, begins[i]))
             raise TrainError("data.same", path=data.root / name, line=place + 1)
-    out = np.zeros(len(begins), dtype=bool)
-    count = min(len(begins) // 2 - 1, max(1, round(data.held_out * (len(begins) // 2)))) if data.held_out else 0
-    if count > 0:
-        hashes = [prompt_hash(shards, int(begins[i]), int(ends[i])) for i in range(0, len(begins), 2)]
-        last = sorted(hashes)[count - 1]
-        out = np.repeat([own <= last for own in hashes], 2)
+    prompts = (prompt_of(shards, begins[i], ends[i]) for i in range(0, len(begins), 2))
+    out = np.repeat(least(prompts, len(begins) // 2, data.held_out), 2)
     return PairRows(shards, data, begins[~out], ends[~out], seed), PairRows(shards, data, begins[out], ends[out], seed)
 
 
@@ -68,13 +61,7 @@ def complete_pairs(shards: Shards, data: Pairs) -> tuple[Ints, Ints]:
     return begins[kept], ends[kept]
 
 
-def document_at(shards: Shards, token: int) -> int:
-    """Return the number of the document that a token lies in."""
-    return int(np.searchsorted(shards.starts.numpy(), token, side="right")) - 1
-
-
-def prompt_hash(shards: Shards, begin: int, end: int) -> bytes:
-    """Return the SHA-256 of what stands before a document's answer."""
+def prompt_of(shards: Shards, begin: int, end: int) -> Ids:
+    """Return the tokens that stand before a document's answer."""
     assert shards.learnt is not None
-    first = begin + int(shards.learnt[begin:end].numpy().argmax())
-    return hashlib.sha256(shards.tokens[begin:first].numpy().tobytes()).digest()
+    return shards.tokens[begin : begin + int(shards.learnt[begin:end].numpy().argmax())].numpy()

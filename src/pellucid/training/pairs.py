@@ -7,18 +7,18 @@ A pair is two documents, each the prompt and one answer, whose tokens alone coun
 without a prompt of its own, a pair's prompt is the messages that both begin with.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from pellucid.checkpoint.json_file import name_of
-from pellucid.errors import PellucidError, TrainError
+from pellucid.errors import TrainError
 from pellucid.tokenizer.chat_lessons import Lesson, lessons
 from pellucid.tokenizer.tokenizer import Tokenizer
-from pellucid.training.chats import Chats, TaughtDocument, pair
-from pellucid.training.texts import MOST_NAMES, read_entries
+from pellucid.training.chats import Chats, pair
+from pellucid.training.texts import MOST_NAMES
 
 COMPARED = ("prompt", "chosen", "rejected")
 
@@ -29,45 +29,29 @@ class Pairs(Chats):
 
     field: str | tuple[str, ...] = COMPARED
 
-
-def compared_documents(
-    data: Pairs, files: Sequence[Path], tokenizer: Tokenizer, end: int, counts: dict[str, int]
-) -> Iterator[TaughtDocument]:
-    """Yield the two documents of each pair of all files, the better one first, and count them into `counts`."""
-    for file in files:
-        name = data.name(file)
-        for line, entry in read_entries(file):
-            try:
-                made = answers(data.field, entry, file, line, tokenizer, end)
-            except TrainError:
-                raise
-            except PellucidError as fault:
-                raise TrainError("data.chat", path=file, line=line, reason=fault.line()) from None
-            if made[0].ids == made[1].ids:
-                raise TrainError("data.same", path=file, line=line)
-            counts[name] = counts.get(name, 0) + 2
-            yield from (TaughtDocument(one.ids, one.learnt, line) for one in made)
-        if name not in counts:
-            raise TrainError("data.empty", path=file)
+    def lessons(self, entry: dict[str, Any], file: Path, line: int, tokenizer: Tokenizer, end: int) -> list[Lesson]:
+        """Return the two documents of a line, the better one first. A TrainError if they are the same."""
+        made = answers(self.field, entry, file, line, tokenizer, end)
+        if made[0].ids == made[1].ids:
+            raise TrainError("data.same", path=file, line=line)
+        return made
 
 
-def answers(fields: Sequence[str], entry: dict[str, Any], file: Path, line: int, tokenizer: Tokenizer, end: int) -> tuple[Lesson, Lesson]:
+def answers(fields: Sequence[str], entry: dict[str, Any], file: Path, line: int, tokenizer: Tokenizer, end: int) -> list[Lesson]:
     """Return the two documents of one line: of texts, or of messages where the better answer is a list of them."""
     prompt, *names = fields
     for name in names:
         if name not in entry:
             raise TrainError("data.field", path=file, line=line, field=name, found=", ".join(list(entry)[:MOST_NAMES]) or "-")
     if not isinstance(entry[names[0]], list):
-        chosen, rejected = (pair((prompt, name), entry, file, line, tokenizer, end) for name in names)
-        return chosen, rejected
+        return [pair((prompt, name), entry, file, line, tokenizer, end) for name in names]
     given = entry.get(prompt, [])
     for name, value in ((prompt, given), *((name, entry[name]) for name in names)):
         if not isinstance(value, list):
             raise TrainError("data.messages", path=file, line=line, field=name, found=name_of(value))
     first, second = entry[names[0]], entry[names[1]]
     shared = len(given) or sum(1 for _ in takewhile(lambda two: two[0] == two[1], zip(first, second, strict=False)))
-    one, other = (answer([*given, *messages], shared, entry, file, line, tokenizer) for messages in (first, second))
-    return one, other
+    return [answer([*given, *messages], shared, entry, file, line, tokenizer) for messages in (first, second)]
 
 
 def answer(messages: list[Any], first: int, entry: dict[str, Any], file: Path, line: int, tokenizer: Tokenizer) -> Lesson:

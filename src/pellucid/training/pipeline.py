@@ -129,11 +129,10 @@ def prepare(recipe: Recipe, folder: Path, remake: bool = False) -> Objective:
 
 
 def tokenizer_table(recipe: Recipe) -> dict[str, Any]:
-    """Return the [tokenizer] table; where the recipe starts from a folder, its tokenizer and chat template, or the recipe's template."""
-    if isinstance(recipe.aim, DistilSettings) and recipe.base is None:
-        return {"from": str(folder_named(recipe, recipe.aim.teacher).resolve())}
+    """Return the [tokenizer] table; of a folder to start from its tokenizer and chat template, or the recipe's; or the teacher's."""
     if recipe.base is None:
-        return recipe.tokenizer
+        teacher = recipe.aim.teacher if isinstance(recipe.aim, DistilSettings) else None
+        return recipe.tokenizer if teacher is None else {"from": str(folder_named(recipe, teacher).resolve())}
     table = {"from": str(base_folder(recipe).resolve())}
     return table if recipe.base.template is None else table | {"template": recipe.base.template}
 

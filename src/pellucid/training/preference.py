@@ -110,9 +110,9 @@ def read_references(path: Path, of: str, counts: Sequence[int]) -> list[list[flo
         content: dict[str, Any] = read_object(path, TABLE_BYTES, TrainError)
     except PellucidError:
         return None
-    kept = [content.get(name) for name in ("trained", "held_out")]
+    kept: list[Any] = [content.get(name) for name in ("trained", "held_out")]
     sound = [isinstance(one, list) and len(one) == n and all(type(x) is float for x in one) for one, n in zip(kept, counts, strict=True)]
-    return kept if content.get("of") == of and all(sound) else None  # type: ignore[return-value]
+    return kept if content.get("of") == of and all(sound) else None
 
 
 @torch.no_grad()

@@ -70,7 +70,7 @@ def require(path: Path, table: str, given: Mapping[str, Any], checks: Check) -> 
 
 def number(value: object, least: float, most: float = 2.0**31) -> bool:
     """True for a number above `least`, and below `most`."""
-    return type(value) in (int, float) and least < value < most  # type: ignore[operator]
+    return isinstance(value, int | float) and not isinstance(value, bool) and least < value < most
 
 
 def prefer_settings(path: Path, given: dict[str, Any]) -> PreferSettings:

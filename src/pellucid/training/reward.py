@@ -9,7 +9,7 @@ is other than A. The engine's own log-probabilities are rounded otherwise: the l
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pellucid.engine.engine import generate
 from pellucid.engine.requests import Request
+from pellucid.nn.transformer import Decoder
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.training.criterion import Criterion, Figures, Judged, summed, target_logprobs
 from pellucid.training.objectives import IGNORED, Batch, Document, Objective
@@ -49,7 +50,7 @@ def same_number(text: str, right: Collection[str]) -> bool:
     return (value := last_number(text)) is not None and value in {last_number(answer) for answer in right}
 
 
-CHECKS: Mapping[str, Callable[[str, Collection[str]], bool]] = {"exact": exact, "begins": begins, "number": same_number}
+CHECKS: dict[str, Callable[[str, Collection[str]], bool]] = {"exact": exact, "begins": begins, "number": same_number}
 
 
 def advantages(rewards: Tensor, scaled: bool = False) -> Tensor:
@@ -105,10 +106,8 @@ class Reward(Criterion):
         prompts = [prompt_and_answer(document)[0] for part in parts for document in part]
         drawn = self.draw(model, prompts, s.group, s.temperature, [seed_of(self.seed, step, i) for i in range(len(prompts))])
         rewards = torch.tensor([self.rewards(prompt, group) for prompt, group in zip(prompts, drawn, strict=True)], dtype=torch.float64)
-        lengths = torch.tensor([[len(answer.ids) for answer in group] for group in drawn], dtype=torch.float64)
-        a = advantages(rewards, s.scaled) / lengths.mean()
-        rest = torch.tensor([[[answer.cut, answer.logprob] for answer in group] for group in drawn], dtype=torch.float64)
-        numbers = torch.cat([torch.stack([a, rewards, lengths], -1), rest], -1)
+        lengths, cut, logprobs = torch.tensor([[[len(x.ids), x.cut, x.logprob] for x in g] for g in drawn], dtype=torch.float64).unbind(-1)
+        numbers = torch.stack([advantages(rewards, s.scaled) / lengths.mean(), rewards, lengths, cut, logprobs], -1)
         out, begin = list[Batch](), 0
         for part in parts:
             these = slice(begin, begin := begin + len(part))
@@ -149,8 +148,9 @@ class Reward(Criterion):
             for prompt, seed in zip(prompts, seeds, strict=True)
         ]
         drawn = [[DrawnAnswer() for _ in range(n)] for _ in prompts]
+        assert isinstance(model, Decoder)
         with seen_by(), torch.no_grad():  # a watch records the step, and not what it learns from
-            for output in generate(model, requests):  # type: ignore[arg-type]
+            for output in generate(model, requests):
                 answer = drawn[output.request][output.index]
                 if output.token is not None and output.token.logprob is not None:
                     answer.ids.append(output.token.id)

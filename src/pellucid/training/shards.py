@@ -33,7 +33,6 @@ from pellucid.tokenizer.tokenizer import load_tokenizer as load_chat_tokenizer
 from pellucid.training.chats import Chats, TaughtDocument, taught_documents
 from pellucid.training.corpus import END_OF_TEXT, train_tokenizer
 from pellucid.training.objectives import number
-from pellucid.training.pairs import Pairs, compared_documents
 from pellucid.training.saves import digest
 from pellucid.training.texts import Texts, read_documents, sources
 
@@ -150,9 +149,7 @@ def make_shards(data: Texts, table: Mapping[str, Any], folder: Path, files: list
         with replacing(folder / TOKENIZER, TrainError) as part:
             part.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         documents, shards = dict[str, int](), dict[str, list[Any]]()
-        if isinstance(data, Pairs):
-            made_documents = compared_documents(data, files, chat_tokenizer(data, table), number(tokenizer, end), documents)
-        elif isinstance(data, Chats):
+        if isinstance(data, Chats):
             made_documents = taught_documents(data, files, chat_tokenizer(data, table), number(tokenizer, end), documents)
         else:
             made_documents = encoded(data, files, tokenizer, end, documents)

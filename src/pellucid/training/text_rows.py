@@ -6,7 +6,7 @@ pack = "none"        | a a a a . . . . . | b b b . . . . . .   |   a document a 
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import Any, overload
@@ -21,6 +21,8 @@ from pellucid.training.texts import Texts
 
 OPEN_ROWS = 64  # in which a document is tried before a new row is begun
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ids = np.ndarray[Any, np.dtype[Any]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class TrainingRows(Sequence[Document]):
@@ -39,6 +41,10 @@ class TrainingRows(Sequence[Document]):
     def __getitem__(self, number: int | slice) -> Document | list[Document]:
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
+        return self.document(number)
+
+    def document(self, number: int) -> Document:
+        """Return one example."""
         part, learnt = slice(self.begins[number], self.ends[number]), self.shards.learnt
         return Document([], self.shards.tokens[part].tolist(), None if learnt is None else learnt[part].bool().tolist())
 
@@ -84,8 +90,7 @@ class TrainingRows(Sequence[Document]):
 
     def source(self, number: int) -> tuple[str, int]:
         """Return the file of an example's first token, by its name in the index, and its document there or, of a chat, its line, from 0."""
-        document = int(np.searchsorted(self.shards.starts.numpy(), self.begins[number], side="right")) - 1
-        return place_of(self.shards, document)
+        return place_of(self.shards, document_at(self.shards, self.begins[number]))
 
     def identity(self) -> dict[str, Any]:
         """Return what the rows depend on besides the seed, by the names that an error gives."""
@@ -107,14 +112,21 @@ def split_rows(shards: Shards, data: Texts, seed: int) -> tuple[TrainingRows, Tr
     """Return what is trained on and what is held out: the examples with the least SHA-256, so that equal ones lie on one side."""
     begins, ends = cut(shards, data)
     require_learnt(shards, data, begins, ends)
-    count = min(len(begins) - 1, max(1, round(data.held_out * len(begins)))) if data.held_out else 0
-    out = np.zeros(len(begins), dtype=bool)
-    if count > 0:
-        tokens = shards.tokens.numpy()
-        hashes = [hashlib.sha256(tokens[b:e].tobytes()).digest() for b, e in zip(begins, ends, strict=True)]
-        last = sorted(hashes)[count - 1]
-        out = np.array([own <= last for own in hashes])
+    tokens = shards.tokens.numpy()
+    out = least((tokens[b:e] for b, e in zip(begins, ends, strict=True)), len(begins), data.held_out)
     return TrainingRows(shards, data, begins[~out], ends[~out], seed), TrainingRows(shards, data, begins[out], ends[out], seed)
+
+
+def least(texts: Iterable[Ids], count: int, share: float) -> Flags:
+    """Return which of `count` texts have the least SHA-256: this share of them, all but one at most, and every one that equals one of
+    these. Nothing is hashed where the share is 0.
+    """
+    taken = min(count - 1, max(1, round(share * count))) if share else 0
+    if taken <= 0:
+        return np.zeros(count, dtype=bool)
+    hashes = [hashlib.sha256(text.tobytes()).digest() for text in texts]
+    last = sorted(hashes)[taken - 1]
+    return np.array([own <= last for own in hashes])
 
 
 def cut(shards: Shards, data: Texts) -> tuple[Ints, Ints]:
@@ -148,6 +160,11 @@ def refuse(shards: Shards, data: Texts, number: int) -> None:
     raise TrainError("data.long", path=data.root / name, number=place + 1, found=size, most=data.length + 1)
 
 
+def document_at(shards: Shards, token: int) -> int:
+    """Return the number of the document that a token lies in."""
+    return int(np.searchsorted(shards.starts.numpy(), token, side="right")) - 1
+
+
 def place_of(shards: Shards, number: int) -> tuple[str, int]:
     """Return the file of a document, by its name in the index, and its number there or, of a chat, its line, from 0."""
     first = number
@@ -165,8 +182,7 @@ def require_learnt(shards: Shards, data: Texts, begins: Ints, ends: Ints) -> Non
     before = np.concatenate([[0], shards.learnt.numpy().cumsum(dtype=np.int64)])
     bare = before[ends] == before[np.minimum(begins + 1, ends)]
     if bare.any():
-        document = int(np.searchsorted(shards.starts.numpy(), begins[int(bare.argmax())], side="right")) - 1
-        name, place = place_of(shards, document)
+        name, place = place_of(shards, document_at(shards, begins[int(bare.argmax())]))
         raise TrainError("data.cut", path=data.root / name, number=place + 1, most=f"{data.length:,}")
 
 

@@ -2,24 +2,22 @@
 
 from kinds import Kind
 
-TINY = {
-    "vocab_size": 97,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 64,
-    "activation_function": "swish",
-    "scale_embedding": True,
-    "decoder_start_token_id": 96,
-    "pad_token_id": 96,
-}
-
 KIND = Kind(
-    tiny=TINY,
+    tiny={
+        "vocab_size": 97,
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 48,
+        "decoder_ffn_dim": 48,
+        "max_position_embeddings": 64,
+        "activation_function": "swish",
+        "scale_embedding": True,
+        "decoder_start_token_id": 96,
+        "pad_token_id": 96,
+    },
     quirks={
         "plain": {},
         "relu, not scaled": {"activation_function": "relu", "scale_embedding": False},
