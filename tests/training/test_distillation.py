@@ -115,7 +115,7 @@ def test_steps_by_hand(folder: Path, finished: Path) -> None:
         assert abs(entry["agreed"] - float((logits[0].argmax(-1) == logits[1].argmax(-1)).double().mean())) < 1e-6
     assert {"held_out", "held_out_nats", "held_out_agreed"} <= run.log[2].keys()
     card = (finished / "model" / "README.md").read_text(encoding="utf-8")
-    assert "diverges from the teacher's" in card and "KL 散度" in card
+    assert "diverges from the teacher's" in card and "KL 散度" in card and "what `base` gives" in card and "`base` 对每个" in card
 
 
 def test_resumed_and_taken_again(folder: Path, finished: Path, tmp_path: Path) -> None:

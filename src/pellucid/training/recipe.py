@@ -189,20 +189,20 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise TrainError("recipe.toml", path=path, reason=fault) from None
     known(path, "", tables, {"objective", *TABLES})
+    objective = tables.get("objective", "causal")
+    every = (*OBJECTIVES, DISTIL, *TUNING)
+    if not isinstance(objective, str) or objective not in every:
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(every))
     base = base_settings(path, tables)
     if base is not None:
         tables = {**tables, "tokenizer": {"from": base.name}}
-    elif tables.get("objective") == DISTIL:
+    elif objective == DISTIL:
         tables = {**tables, "tokenizer": of_teacher(path, tables)}
     for field, kind in TABLES.items():
         if (field in tables or field not in OPTIONAL) and not isinstance(tables.get(field), kind):
             raise TrainError("recipe.field", path=path, field=field, found=repr(tables.get(field)), allowed=kind.__name__)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", tables["name"]):  # it names the run's folder
         raise TrainError("recipe.field", path=path, field="name", found=repr(tables["name"]), allowed="A-Z a-z 0-9 . _ -")
-    objective = tables.get("objective", "causal")
-    every = (*OBJECTIVES, DISTIL, *TUNING)
-    if not isinstance(objective, str) or objective not in every:
-        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(every))
     for table in sorted(AIMS.keys() & tables.keys() - {objective}):
         raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=table)
     if objective in TUNING and base is None:

@@ -12,6 +12,7 @@ from pellucid.tokenizer.pieces import writing
 from pellucid.training.criterion import PLAIN, Criterion, Figures
 from pellucid.training.objectives import IGNORED, Document
 from pellucid.training.recipe import Recipe
+from pellucid.training.recipe_tables import DistilSettings
 from pellucid.training.text_objective import CausalText, TaughtText
 
 SAMPLES = 3
@@ -108,8 +109,10 @@ def text_card(recipe: Recipe, family: Family, model: nn.Module, objective: Causa
     for language in ("en", "zh"):
         say = phrases(language)
         measured = say["card.texts.all" if score.loss is None else score.reached].format(**reached)
+        aim = recipe.aim
         body = [
             say["card.texts" if recipe.base is None else "card.tuned"].format(**facts),
+            *([say["card.texts.teacher"].format(teacher=aim.teacher)] if isinstance(aim, DistilSettings) else []),
             say["card.texts.files"] + "\n\n" + files,
             measured,
             say["card.texts.samples"],
