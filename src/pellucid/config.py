@@ -181,6 +181,7 @@ class Attention(AttentionSpec):
     temper: Temper | None = None
     distances: bool = False  # scores gain q · r, r one more key, of the distance between the two (arXiv 1901.02860)
     fill: float | None = None  # the score of a key that the mask hides, if it runs in the same forward or is stored; None: −∞
+    qk_joint: bool = False  # qk_norm is by the root mean square of all heads of a row together (arXiv 2501.00656)
 
     stored: ClassVar[tuple[str, ...]] = "G·K", "G·W"
 

@@ -37,8 +37,9 @@ def old(raw: Raw) -> Raw:
     base, share = OLD_ROPE.get(raw["model_type"], ("rope_theta", "partial_rotary_factor"))
     out = {k: v for k, v in raw.items() if k not in ("dtype", "rope_parameters", "scale_decoder_outputs")}
     rope = dict(raw.get("rope_parameters") or {})
-    if near := rope.get("sliding_attention"):  # Gemma 3, whose full layers alone are scaled
-        rope, out["rope_local_base_freq"] = dict(rope["full_attention"]), near["rope_theta"]
+    if near := rope.get("sliding_attention"):  # full layers alone are scaled
+        rope = dict(rope["full_attention"])
+        out |= {"rope_local_base_freq": near["rope_theta"]} if raw["model_type"] == "gemma3_text" else {}
     if rope:
         out[base], kind = rope.pop("rope_theta"), rope.pop("rope_type")
         if "partial_rotary_factor" in rope:

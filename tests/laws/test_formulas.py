@@ -222,6 +222,7 @@ MUTANTS: dict[str, tuple[str, str, Mutant]] = {
     "no scale": ("llama", "plain", (ATTEND, "scaling", lambda scale: "")),
     "no soft cap": ("gemma2", "plain", other("cap", lambda m: m.x)),
     "a weight that counts from 0": ("gemma", "plain", (NORM, "gain", lambda m: m.weights[0])),
+    "heads that are normed alone": ("olmo2", "plain", other("joint rms", lambda m: f"{m.x} / rms({m.x}) · {m.weights[0]}")),
     "no mask": ("gpt2", "plain", (GATE, "unmasked", lambda m: m.inputs[0])),
     "a mask without its window": ("mistral", "plain", (Band, "conditions", lambda self: "s ≤ t")),
     "a fill that is not told": ("gpt2", "filled", (GATE, "unmasked", lambda m: f"{m.inputs[0]} + mask")),

@@ -89,6 +89,10 @@ def rms(reader: Any, x: Named) -> Named:
     return Named((x.x.pow(2).mean(-1) + reader.seen.settings["eps"]).sqrt(), x.axes[:-1])
 
 
+def rms_heads(reader: Any, x: Named) -> Named:
+    return Named((x.x.pow(2).mean((-2, -1)) + reader.seen.settings["eps"]).sqrt(), x.axes[:-2])
+
+
 def rope(reader: Any, x: Named) -> Named:
     """Rotate pairs of channels by t · θ^(−2i/R), as the scaling bends it."""
     s = reader.seen.settings
@@ -204,8 +208,8 @@ def phi(x: Tensor) -> Tensor:
 
 
 FUNCTIONS: dict[str, Callable[..., Named]] = {
-    "softmax": softmax, "masked_fill": masked_fill, "rms": rms, "RoPE": rope, "bucket": bucket, "sincos": sincos, "top": top, "best": best,
-    "clamp": clamp,
+    "softmax": softmax, "masked_fill": masked_fill, "rms": rms, "rms_heads": rms_heads, "RoPE": rope, "bucket": bucket, "sincos": sincos,
+    "top": top, "best": best, "clamp": clamp,
     "min": least, "max": most, "sigmoid": each(lambda x: 1 / (1 + (-x).exp())), "tanh": each(torch.tanh), "ln": each(torch.log),
     "silu": each(lambda x: x / (1 + (-x).exp())), "relu": each(lambda x: x * (x > 0)), "gelu": each(lambda x: x * phi(x)),
     "gelu_tanh": each(lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),

@@ -127,7 +127,7 @@ class Reader:
             b = self.by_token(b)
         if "A" in a.axes and "N" in self.seen.dims.split():
             a, b = self.by_expert(a), self.by_expert(b)
-        x, y, axes = pair(a, b)
+        x, y, axes = pair(a, self.joined(b, a))
         return Named(x * y, axes)
 
     def mixed(self, a: Named, b: Named) -> Named:

@@ -3,11 +3,9 @@
 from dataclasses import replace
 
 from pellucid import config as c
-from pellucid.families import gemma2, llama, qwen3
-from pellucid.families.acts import ACTS
+from pellucid.families import gemma2, llama, olmo2
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule
 
 
 def kinds(hf: Fields, window: int | None) -> list[str]:
@@ -26,14 +24,7 @@ def config(hf: Fields) -> c.Config:
     if window is None and gemma2.SLIDING in own:
         raise hf.fault("sliding_window", window, "int > 0")
     by_kind = {gemma2.FULL: attn if window is None else replace(attn, rope=None), gemma2.SLIDING: replace(attn, window=window)}
-    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
-    return llama.decoder(hf, tuple(c.Layer(by_kind[kind], mlp, order="after") for kind in own), eps=1e-5)
+    return olmo2.decoder(hf, [by_kind[kind] for kind in own])
 
 
-NORMS = (
-    Rule("model.layers.{i}.post_attention_layernorm.*", "layers.{i}.attn_norm.*"),
-    Rule("model.layers.{i}.post_feedforward_layernorm.*", "layers.{i}.ffn_norm.*"),
-)
-RULES = (*llama.ENDS, *NORMS, *llama.ATTENTION, *llama.DENSE, *qwen3.QK_NORMS)
-
-FAMILY = Family(config=config, rules=RULES, ignored=llama.IGNORED, architecture="Exaone4ForCausalLM")
+FAMILY = Family(config=config, rules=olmo2.RULES, ignored=llama.IGNORED, architecture="Exaone4ForCausalLM")

@@ -11,7 +11,7 @@ from pellucid.batch.kv_cache import Segment
 from pellucid.batch.mask import Mask, alibi, bidirectional, causal, chunk, relative, slopes, window
 from pellucid.batch.step import Step
 from pellucid.nn.linear import Embedding, Linear
-from pellucid.nn.norm import NORMS
+from pellucid.nn.norm import NORMS, HeadsRmsNorm
 from pellucid.watching.tap import tap
 
 
@@ -34,8 +34,10 @@ class Attention(nn.Module):
         self.k = Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
         self.v = Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
         self.o = Linear(spec.heads * spec.width, cfg.width, spec.out_bias)
-        self.q_norm = NORMS[cfg.norm](spec.width, cfg.eps) if spec.qk_norm else None
-        self.k_norm = NORMS[cfg.norm](spec.width, cfg.eps) if spec.qk_norm else None
+        self.q_norm = qk_norm(cfg, spec, spec.heads) if spec.qk_norm else None
+        self.k_norm = qk_norm(cfg, spec, spec.kv_heads) if spec.qk_norm else None
+        if spec.qk_joint:
+            self.axes = self.axes | {"q_norm": "(H K)", "k_norm": "(G K)"}
         self.sinks = nn.Parameter(torch.zeros(spec.heads)) if spec.sinks else None
         self.relative = table
         self.buckets = spec.buckets
@@ -111,6 +113,11 @@ class Attention(nn.Module):
             return replace(mask, bias=bias)
 
         return replace(mask, by_segment=by_segment, weights=(*mask.weights, distance.dense_weight()))
+
+
+def qk_norm(cfg: c.Config, spec: c.Attention, heads: int) -> nn.Module:
+    """Return the norm of queries or keys: of each head by itself, or of all heads of a row together."""
+    return HeadsRmsNorm(heads * spec.width, cfg.eps) if spec.qk_joint else NORMS[cfg.norm](spec.width, cfg.eps)
 
 
 class CrossAttention(Attention):

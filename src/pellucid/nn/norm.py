@@ -24,6 +24,15 @@ class RmsNorm(nn.Module):
         return ops.rms(x, self.weight, self.eps)
 
 
+class HeadsRmsNorm(RmsNorm):
+    """x [... H K] over the root mean square of all heads of its row together, times a weight (OLMo 2, arXiv 2501.00656)."""
+
+    axes = {"weight": "(H K)"}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_heads(x, self.weight, self.eps)
+
+
 class OffsetRmsNorm(RmsNorm):
     """x over its root mean square, times 1 + weight, all of it wide (Gemma, arXiv 2403.08295)."""
 

@@ -20,7 +20,7 @@ from pellucid.ops.linear import (
     scaled,
 )
 from pellucid.ops.mixture import mixture
-from pellucid.ops.norm import layer, layer_offset, rms, rms_offset
+from pellucid.ops.norm import layer, layer_offset, rms, rms_heads, rms_offset
 from pellucid.ops.precision import rounded, wide
 from pellucid.ops.rotate import angles, rotate
 from pellucid.ops.sinusoid import sinusoids
@@ -51,6 +51,7 @@ __all__ = [
     "merged",
     "mixture",
     "rms",
+    "rms_heads",
     "rms_offset",
     "rotate",
     "rounded",

@@ -21,6 +21,12 @@ RMS = OpKind(
     labels={"over": lambda m: f"1/rms({m.x})", "gain": gain},
     template=lambda m: "{x} / {rms}" + (" · {gain}" if m.setting("offset") else " · {weight}" * bool(m.weights)),
 )
+RMS_HEADS = OpKind(
+    "joint rms",
+    lambda m: f"{m.x} / rms_heads({m.x}) · {m.weights[0]}",
+    labels={"over": lambda m: f"1/rms_heads({m.x})"},
+    template=lambda m: "{x} / {rms} · {weight}",
+)
 LAYER_NORM = OpKind(
     "layer norm",
     lambda m: f"({m.x} − μ) / σ · {gain(m)}{m.bias}",
@@ -31,12 +37,7 @@ LAYER_NORM = OpKind(
 
 def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Compute x [... D] / sqrt(mean(x²) + eps) · weight. As in Llama, the quotient is rounded to x's dtype before the weight's product."""
-    if native.fits_norm(x, weight):
-        y = native.norm(x, weight, None, eps, centred=False)
-    else:
-        w = x.to(wide(x.dtype))
-        y = (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
-        y = y if weight is None else y * weight
+    y = by_row(x, weight, eps)
 
     def terms(i: Index) -> Terms:
         return over_rms(x, i, eps, {} if weight is None else {"weight": weight[i[-1]]})
@@ -44,10 +45,30 @@ def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return note(y, RMS.name, (x,), (weight,), terms, settings=lambda: {"eps": eps}, again=lambda weight: rms(x, weight, eps))
 
 
+def by_row(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Divide each row of x by its root mean square, and multiply by weight."""
+    if native.fits_norm(x, weight):
+        return native.norm(x, weight, None, eps, centred=False)
+    w = x.to(wide(x.dtype))
+    y = (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+    return y if weight is None else y * weight
+
+
 def over_rms(x: Tensor, i: Index, eps: float, gain: dict[str, Tensor]) -> Terms:
     """Return the terms of cell i: x over its row's root mean square, times a gain."""
     size = (x[i[:-1]].double().pow(2).mean() + eps).sqrt()
     return Terms(x=x[i], over=1.0 / size, **gain).of(rms=size)
+
+
+def rms_heads(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Compute x [... H K] / sqrt(mean(x²) + eps) · weight [H·K], the mean over all heads of a row together, as in OLMo 2."""
+    y = by_row(x.flatten(-2), weight, eps).unflatten(-1, x.shape[-2:])
+
+    def terms(i: Index) -> Terms:
+        size = (x[i[:-2]].double().pow(2).mean() + eps).sqrt()
+        return Terms(x=x[i], over=1.0 / size, weight=weight[i[-2] * x.shape[-1] + i[-1]]).of(rms=size)
+
+    return note(y, RMS_HEADS.name, (x,), (weight,), terms, settings=lambda: {"eps": eps}, again=lambda weight: rms_heads(x, weight, eps))
 
 
 def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
