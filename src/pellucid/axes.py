@@ -14,7 +14,7 @@ from math import prod
 
 from pellucid.errors import ShapeError, UseError
 
-LEGEND = "BTSDHGKWRCQFEANVPUYL"
+LEGEND = "BTSDHGKWRCQFEANVPUYLJ"
 
 Axis = tuple[tuple[str, ...], ...]  # a product of sums: (("H",), ("K", "R"))
 

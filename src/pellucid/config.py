@@ -116,6 +116,7 @@ class AttentionSpec:
     """
 
     stored: ClassVar[tuple[str, ...]]  # the letters of what it stores of a token, one text for each tensor
+    part: ClassVar[str] = "attn"  # its name in a block
     causal: bool = True
     window: int | None = None
     chunk: int | None = None
@@ -287,7 +288,23 @@ class Latent(AttentionSpec):
         return replace(self, kv_rank=rank or latent_widths(self.key)[0])
 
 
-AnyAttention = Attention | Latent  # every kind of attention; nn/block.py has the part of each
+@dataclass(frozen=True)
+class ShortConv(AttentionSpec):
+    """A gated convolution over a few tokens, in attention's place (LFM2, arXiv 2511.23404). It has no heads."""
+
+    window: int  # tokens that it sums, itself included
+    bias: bool = False
+
+    kind: ClassVar[str] = "conv"
+    part: ClassVar[str] = "conv"
+    heads: ClassVar[int] = 0
+    kv_heads: ClassVar[None] = None
+    rope: ClassVar[None] = None
+    head_width: ClassVar[int] = 0
+    stored: ClassVar[tuple[str, ...]] = ("D",)
+
+
+AnyAttention = Attention | Latent | ShortConv  # every kind of attention, and what stands in its place; nn/block.py has the part of each
 
 
 @dataclass(frozen=True)
@@ -323,6 +340,7 @@ class Moe:
     act: str = "silu"
     corrected: bool = True  # a correction is added to the scores that choose, not to those that count
     shared_gate: bool = False  # the shared expert's output is times the sigmoid of one more product (Qwen2-MoE)
+    least: float = 1e-20  # added to the sum that normalises shares
     share_first: bool = False  # a share multiplies what its expert reads instead of what it makes (Llama 4)
 
     gated: ClassVar[bool] = True
@@ -382,6 +400,11 @@ class Config:
     starts: int | None = None  # the id that a decoder of an encoder-decoder begins with
     stops: tuple[int, ...] = ()  # ids that end a text
     ignored: tuple[str, ...] = ()  # fields of config.json that the user had ignored
+
+    @property
+    def heads(self) -> int:
+        """Return the query heads of a layer, the most that one has; 0 if none attends."""
+        return max(one.attn.heads for one in self.layers)
 
     @property
     def whole_prompts(self) -> bool:

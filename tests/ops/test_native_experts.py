@@ -152,7 +152,7 @@ def test_only_the_chosen_are_read() -> None:
         ("combine", lambda f: lambda y, share, order, like: f(y, None, order, like), lambda: way_back(torch.float32)),
         ("combine", lambda f: lambda y, share, order, like: f(y, share, order.flip(0), like), lambda: way_back(torch.float32)),
         ("weigh", lambda f: lambda y, share, order: f(y, share, order.flip(0).contiguous()), lambda: way_back(torch.float32)),
-        ("shares", lambda f: lambda x, chosen, normalised, scale: f(x, chosen, not normalised, scale), lambda: test_shares(True)),
+        ("shares", lambda f: lambda x, chosen, normalised, *how: f(x, chosen, not normalised, *how), lambda: test_shares(True)),
         ("softmax", lambda f: lambda x: f(x) * 1.001, test_scores),
         ("sigmoid", lambda f: lambda x: f(x) * 1.001, test_scores),
     ],

@@ -77,6 +77,7 @@ _COVER = [
     ("gpt2", "plain"),
     ("gpt_oss", "yarn without truncation"),
     ("granite", "plain"),
+    ("lfm2", "plain"),
     ("llama", "dynamic"),
     ("llama4_text", "as Scout"),
     ("marian", "gelu, starts elsewhere"),
@@ -89,7 +90,7 @@ _COVER = [
     ("t5", "plain"),
 ]
 _PLAIN = ["bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
-_PLAIN += ["cohere", "gpt_neox", "granite", "nemotron", "exaone4", "olmo2"]
+_PLAIN += ["cohere", "gpt_neox", "granite", "nemotron", "exaone4", "olmo2", "lfm2"]
 _PLAIN += ["llama4_text", "marian", "opt", "qwen2_moe", "t5"]
 COVER: list[Case] = CASES if FULL else _COVER
 EACH: list[Case] = [case for case in CASES if FULL or case in _COVER or case[1] == "plain"]  # every family, and every part

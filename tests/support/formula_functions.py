@@ -93,6 +93,14 @@ def rms_heads(reader: Any, x: Named) -> Named:
     return Named((x.x.pow(2).mean((-2, -1)) + reader.seen.settings["eps"]).sqrt(), x.axes[:-2])
 
 
+def conv(reader: Any, x: Named, w: Named) -> Named:
+    """Sum the last rows of x [B T D], those of earlier steps among them, each times its row of w [J D]."""
+    rows, count = torch.cat([*(s.value.double() for s in reader.run.kv_cache.get(x.path, ())), x.x], 1), len(w.x)
+    rows = torch.nn.functional.pad(rows, (0, 0, count - 1, 0))
+    sums = [(rows[:, t : t + count] * w.x).sum(1) for t in range(rows.shape[1] - count + 1)]
+    return Named(torch.stack(sums, 1)[:, -x.x.shape[1] :], x.axes)
+
+
 def rope(reader: Any, x: Named) -> Named:
     """Rotate pairs of channels by t · θ^(−2i/R), as the scaling bends it."""
     s = reader.seen.settings
@@ -209,7 +217,7 @@ def phi(x: Tensor) -> Tensor:
 
 FUNCTIONS: dict[str, Callable[..., Named]] = {
     "softmax": softmax, "masked_fill": masked_fill, "rms": rms, "rms_heads": rms_heads, "RoPE": rope, "bucket": bucket, "sincos": sincos,
-    "top": top, "best": best, "clamp": clamp,
+    "conv": conv, "top": top, "best": best, "clamp": clamp,
     "min": least, "max": most, "sigmoid": each(lambda x: 1 / (1 + (-x).exp())), "tanh": each(torch.tanh), "ln": each(torch.log),
     "silu": each(lambda x: x / (1 + (-x).exp())), "relu": each(lambda x: x * (x > 0)), "gelu": each(lambda x: x * phi(x)),
     "gelu_tanh": each(lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),

@@ -28,6 +28,7 @@ SIZES: Raw = {
     "rotary_dim": 4,
 }
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+REPEATED = {"num_heads": HEADS, **dict.fromkeys(("block_dim", "conv_dim", "conv_dim_out"), HEADS * HEAD)}  # LFM2 has some sizes twice
 WIDTHS = ("hidden_size", "dim", "n_embd", "n_embed", "d_model")
 WINDOWS = ("sliding_window", "sliding_window_size", "window_size")
 
@@ -60,7 +61,8 @@ def tiny(hf: Raw) -> Raw:
     if "word_embed_proj_dim" in hf:
         out["word_embed_proj_dim"] = HEADS * HEAD // (1 + (hf["word_embed_proj_dim"] != width))
     depth = (hf.get("sliding_window_pattern") or LAYERS - 1) + 1
-    out |= {n: depth for n in DEPTHS if n in hf}
+    out |= {n: depth for n in DEPTHS if n in hf} | {n: size for n, size in REPEATED.items() if n in hf and "num_attention_heads" in hf}
+    out |= {"full_attn_idxs": [1]} if "full_attn_idxs" in hf else {}
     out |= {n: hf[n][:depth] for n in ("layer_types", "no_rope_layers", "attention_layers") if n in hf}
     out |= {"attention_types": [[out["attention_layers"], 1]]} if "attention_types" in hf else {}
     out |= {"max_window_layers": depth - (hf["max_window_layers"] != hf["num_hidden_layers"])} if "max_window_layers" in hf else {}

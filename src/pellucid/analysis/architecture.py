@@ -6,7 +6,7 @@ from itertools import groupby
 
 import torch
 
-from pellucid.config import Attention, Config, Latent, Layer, Mlp, Moe
+from pellucid.config import AnyAttention, Config, Layer, Mlp, Moe, ShortConv
 from pellucid.counting.meta_run import meta_model
 from pellucid.nn.block import Block
 
@@ -16,7 +16,8 @@ OF_WHAT_IT_MADE = {"sandwich", "after"}  # orders in which one stands between a 
 
 @dataclass(frozen=True)
 class DrawnPart:
-    """A part of a drawing. kind: "embed", "positions", "encoder", "decoder", "norm", "attn", "cross", "sum", "ffn", "experts", "head".
+    """A part of a drawing. kind: "embed", "positions", "encoder", "decoder", "norm", "attn", "conv", "cross", "sum", "ffn", "experts",
+    "head".
 
     note: its sizes.  times: how many equal ones follow each other.  depth: 1 inside a block.
     """
@@ -42,7 +43,7 @@ def stack(kind: str, layers: tuple[Layer, ...]) -> Iterator[DrawnPart]:
     """Yield the blocks of a stack, each followed by its parts."""
     for layer, same in groupby(layers):
         yield DrawnPart(kind, times=len(list(same)))
-        inner = [("attn", attention(layer.attn))]
+        inner = [(layer.attn.part, attention(layer.attn))]
         inner += [("cross", attention(layer.cross))] if layer.cross is not None else []
         inner += [("experts" if layer.ffn.experts else "ffn", feed_forward(layer.ffn))]
         for name, note in inner:
@@ -53,8 +54,10 @@ def stack(kind: str, layers: tuple[Layer, ...]) -> Iterator[DrawnPart]:
             yield from (DrawnPart("norm", depth=1),) if layer.order == "post" else ()
 
 
-def attention(spec: Attention | Latent) -> str:
-    """Write the kind and the sizes of an attention, and where its positions enter."""
+def attention(spec: AnyAttention) -> str:
+    """Write the kind and the sizes of an attention, and where its positions enter; of a convolution the rows that it sums."""
+    if isinstance(spec, ShortConv):
+        return f"{spec.window}"
     rope = "" if spec.rope is None else ", RoPE"
     groups = "" if spec.kv_heads in (None, spec.heads) else f"/{spec.kv_heads}"
     return f"{spec.kind} {spec.heads}{groups} × {spec.head_width}{rope}"

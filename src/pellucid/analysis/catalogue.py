@@ -63,7 +63,7 @@ def sizes_of(names: Iterable[str]) -> Iterator[Size]:
         cfg, published = bill.config, str(entry["published"]["total"]).partition(" (")[0].partition(";")[0]
         total, active = int(bill["parameters.total"]), int(bill["parameters.active"])
         layers = len(cfg.layers) + len(cfg.encoder or ())
-        yield Size(entry["name"], entry["released"], published, layers, cfg.width, cfg.layers[0].attn.heads, total, active)
+        yield Size(entry["name"], entry["released"], published, layers, cfg.width, cfg.heads, total, active)
 
 
 def built(name: str) -> int:

@@ -73,7 +73,7 @@ class Model(Placed, Adapting, Shown):
     def __repr__(self) -> str:
         c = self.config
         layers = f"{len(c.encoder)} + {len(c.layers)}" if c.encoder else len(c.layers)
-        sizes = say("model.sizes", layers=layers, width=c.width, heads=c.layers[0].attn.heads, vocab=f"{c.vocab:,}")
+        sizes = say("model.sizes", layers=layers, width=c.width, heads=c.heads, vocab=f"{c.vocab:,}")
         facts = [self.family.name, sizes, say("explain.parameters", count=f"{self.num_parameters():,}")]
         facts += [say("model.own", count=len(self.own))] if self.own else []
         return f"Model({self.name!r}: {' · '.join([*facts, *([self.quant] if self.quant else []), self.precision_note, str(self.device)])})"

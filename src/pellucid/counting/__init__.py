@@ -9,7 +9,7 @@ import torch
 
 from pellucid.axes import parse, show
 from pellucid.config import Config
-from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, pairs
+from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, share_seen
 from pellucid.counting.closed import booked
 from pellucid.counting.distinct import PLACE, distinct
 from pellucid.counting.formats import add_bytes
@@ -119,7 +119,7 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
         if path in ran.stored:  # its own attention
             reads = full_path.startswith("encoder.")
             side, old = (source or rows, 0) if reads else (rows, before)
-            share = Fraction(pairs(bill.viewer(full_path), side, old, reads or bill.config.bidirectional), side * (old + side))
+            share = share_seen(bill.viewer(full_path), side, old, reads or bill.config.bidirectional)
             left = Number(int(flops * share), f"{full_path} · {share}")
         seen.append((full_path, times, left))
     bill.numbers[f"flops.{phase}"] = total(square, f"flops.{phase}")

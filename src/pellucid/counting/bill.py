@@ -113,7 +113,7 @@ class Bill:
 
 
 def part_of(path: str, active: Fraction) -> str:
-    """Return the part that a weight belongs to: embed, positions, attn, cross, ffn, experts, shared, router, norms, head."""
+    """Return the part that a weight belongs to: embed, positions, attn, conv, cross, ffn, experts, shared, router, norms, head."""
     parts = path.split(".")
     owner = parts[-2] if len(parts) > 1 else parts[0]
     if owner == "norm" or owner.endswith("_norm"):
@@ -121,7 +121,7 @@ def part_of(path: str, active: Fraction) -> str:
     if "layers" not in parts:
         return parts[1] if parts[0] in ("encoder", "decoder") else parts[0]
     inner = parts[parts.index("layers") + 2 :]
-    if inner[0] in ("attn", "cross"):
+    if inner[0] in ("attn", "conv", "cross"):
         return inner[0]
     if active != 1:
         return "experts"
@@ -144,6 +144,11 @@ def pairs(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> 
         return chunks * first(chunk or 0) + first(rest)
 
     return until(before + rows) - until(before)
+
+
+def share_seen(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> Fraction:
+    """Return the share of a layer's products of rows and keys that its mask leaves; all of a convolution's, which makes no others."""
+    return Fraction(pairs(layer, rows, before, bidirectional), rows * (before + rows)) if layer.attn.heads else Fraction(1)
 
 
 def grouped(counted: Iterable[Counted], key: Callable[[Counted], str]) -> dict[str, list[Counted]]:

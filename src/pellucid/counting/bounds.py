@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pellucid.counting.bill import Bill, Counted, pairs
+from pellucid.counting.bill import Bill, Counted, pairs, share_seen
 from pellucid.counting.distinct import PLACE
 from pellucid.errors import UseError
 
@@ -175,7 +175,7 @@ def multiplicity(bill: Bill, path: str) -> int:
 
 def shown(bill: Bill, path: str, rows: int, before: int) -> float:
     """Return the share of the full square that a layer's mask leaves."""
-    return pairs(bill.viewer(path), rows, before) / (rows * (before + rows))
+    return float(share_seen(bill.viewer(path), rows, before))
 
 
 def chosen(bill: Bill, path: str, tokens: int) -> float:

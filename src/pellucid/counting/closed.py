@@ -35,6 +35,8 @@ def forms(bill: Bill, path: str, rows: int, seen: int, source: int) -> Iterator[
     if PLACE.fullmatch(path) is None:
         return
     layer = bill.layer(path)
+    if path.endswith(".conv"):
+        yield "T·J·D", (rows, layer.attn.window or 0, bill.config.width)
     if layer.ffn.experts and path.endswith(".ffn"):
         d, e = bill.config.width, layer.ffn.experts  # three matrices an expert, and the router's
         yield "T·(A·3·D·F + D·E)", (rows, (layer.ffn.chosen * 3 * d * layer.ffn.width, d * e))

@@ -341,6 +341,10 @@ def ring(passes: int, ranks: int, symbols: str, summands: Mapping[int, int]) -> 
 
 
 def summed(one: Layer, split: Split) -> int:
-    """Return the number of sums over ranks in a layer: after its own attention, cross-attention, and a split feed-forward part."""
-    split_ffn = split.ep == 1 or not one.ffn.experts or one.ffn.shared > 0
-    return (1 if one.order.startswith("parallel") and split_ffn else 1 + split_ffn) + (one.cross is not None)
+    """Return the number of sums over ranks in a layer: after its own attention, cross-attention, and a split feed-forward part.
+
+    A convolution is whole on every rank.
+    """
+    split_attn, split_ffn = one.attn.heads > 0, split.ep == 1 or not one.ffn.experts or one.ffn.shared > 0
+    own = max(split_attn, split_ffn) if one.order.startswith("parallel") else split_attn + split_ffn
+    return own + (one.cross is not None)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from pellucid.config import AnyAttention, Attention, Config, Latent, Layer, Mlp, Moe
+from pellucid.config import AnyAttention, Attention, Config, Layer, Mlp, Moe
 from pellucid.counting import Bill, add_cache
 from pellucid.counting.distinct import distinct
 from pellucid.counting.meta_run import meta_model, run
@@ -26,7 +26,7 @@ def kinds(cfg: Config) -> str:
 
 
 def with_attention(cfg: Config, text: str) -> Config:
-    """Return a model with every layer's attention of one kind: "mha", "mqa", "gqa:G" or "mla:C".
+    """Return a model with every layer's attention of one kind: "mha", "mqa", "gqa:G" or "mla:C". A convolution in its place stays.
 
     A UseError if a layer has no such form.
     """
@@ -37,7 +37,9 @@ def with_attention(cfg: Config, text: str) -> Config:
     if plain is None and groups is None:
         rank = None if latent is None else int(latent)
 
-        def compressed(attn: AnyAttention) -> Latent:
+        def compressed(attn: AnyAttention) -> AnyAttention:
+            if not attn.heads:
+                return attn
             if (made := attn.as_latent(rank)) is None:
                 raise UseError("count.attn.latent", found=text)
             return made
@@ -54,7 +56,7 @@ def with_attention(cfg: Config, text: str) -> Config:
         return made
 
     def changed(one: Layer) -> Layer:
-        return replace(one, attn=heads(one.attn), cross=heads(one.cross) if one.cross else None)
+        return replace(one, attn=heads(one.attn) if one.attn.heads else one.attn, cross=heads(one.cross) if one.cross else None)
 
     encoder = None if cfg.encoder is None else tuple(changed(one) for one in cfg.encoder)
     return replace(cfg, layers=tuple(changed(one) for one in cfg.layers), encoder=encoder)
@@ -84,7 +86,7 @@ def with_experts(cfg: Config, text: str) -> Config:
 
 def other_kinds(bill: Bill) -> Iterator[tuple[str, Bill]]:
     """Yield (kind, bill of the cache) of a model as it is, and with each other kind of attention that it can have."""
-    heads = max(one.attn.heads for one in bill.config.layers)
+    heads = bill.config.heads
     split = [one.attn for one in bill.config.layers if one.attn.kv_heads is not None]
     own = {attn.kv_heads for attn in split}
     groups = next((g for g in own if 1 < g < heads), GROUPS if heads % GROUPS == 0 and heads > GROUPS else None)

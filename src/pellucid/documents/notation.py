@@ -76,6 +76,7 @@ SIGNS: dict[str, Callable[[Mapping[str, Any]], Iterator[Note]]] = {
     r"μ|σ": one("deviation", eps="eps"),
     r"rms\(": one("rms", eps="eps"),
     r"rms_heads\(": one("rms_heads", eps="eps"),
+    r"\bconv\(": one("conv", rows="rows"),
     r"RoPE\(": rope,
     r"\bid\b": one("id"),
     r"\btype\b": one("type"),

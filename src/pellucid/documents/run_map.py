@@ -28,7 +28,8 @@ MOST, LEAST = 32, 8  # rows
 EDGES = 900  # of all blocks
 FAINT = 0.02  # a share below it is no edge
 TABLES = 1 << 27  # numbers of patterns that are computed for the document; of more, none is
-PARTS = ("attn", "cross", "ffn")
+PARTS = (("attn", "conv"), ("cross",), ("ffn",))
+NAMES = tuple(name for names in PARTS for name in names)
 PATTERNS = ("attn.pattern", "cross.pattern")
 
 
@@ -57,7 +58,10 @@ class MapBlockDocument(TypedDict):
 
     path: Path
     norms: Annotated[list[float | None], "of the residual stream that leaves the block"]
-    attention: Annotated[list[float | None], "norm of what the attention adds, by the norm of the stream to which it is added"]
+    attention: Annotated[
+        list[float | None],
+        "norm of what the attention, or the convolution in its place, adds, by the norm of the stream to which it is added",
+    ]
     cross: Annotated[list[float | None], "the same of the cross-attention; []: the block has none"]
     feed: Annotated[list[float | None], "the same of the feed-forward part or the experts"]
     edges: Annotated[list[MapEdgeDocument], "the strongest between different rows, the strongest first"]
@@ -181,12 +185,12 @@ def block_of(step: dict[str, Seen], path: str) -> BlockSums | None:
     sums = [
         s
         for name, s in own.items()
-        if "." not in name and name not in PARTS and s.op == "add" and s.dims == "B T D" and s.inputs and s.inputs[0] in step
+        if "." not in name and name not in NAMES and s.op == "add" and s.dims == "B T D" and s.inputs and s.inputs[0] in step
     ]
     if not sums:
         return None
     added = [
-        (next((p for p in PARTS if one.removeprefix(f"{path}.").startswith(p)), ""), step[one], step[s.inputs[0]])
+        (next((p for p in NAMES if one.removeprefix(f"{path}.").startswith(p)), ""), step[one], step[s.inputs[0]])
         for s in sums for one in s.inputs[1:] if one in step
     ]  # fmt: skip
     leaves = [s for name, s in own.items() if "." not in name and s.dims == "B T D"][-1]
@@ -219,7 +223,7 @@ def stack(
     by_block = [{k: b for k in {k for k, _ in rows.at} if (b := block_of(steps[k], path)) is not None} for path in paths]
     documents: list[MapBlockDocument] = []
     for path, by_step in zip(paths, by_block, strict=True):
-        parts = [by_part(by_step, rows, part, drawn) for part in PARTS]
+        parts = [by_part(by_step, rows, names, drawn) for names in PARTS]
         cross = any(b.cross is not None for b in by_step.values())
         documents.append(
             {
@@ -265,11 +269,11 @@ def leaving(blocks: dict[int, BlockSums], drawn: Reader, k: int) -> Tensor | Non
     return drawn.norms(blocks[k].leaves) if k in blocks else None
 
 
-def by_part(blocks: dict[int, BlockSums], rows: Rows, part: str, drawn: Reader) -> Tensor | None:
-    """Return by row the norm of what a part adds, by the norm of the stream to which it adds it. None if there is no such part."""
+def by_part(blocks: dict[int, BlockSums], rows: Rows, names: tuple[str, ...], drawn: Reader) -> Tensor | None:
+    """Return by row the norm of what a part adds, by the norm of the stream to which it adds it. None if no part has one of the names."""
 
     def of(k: int) -> Tensor | None:
-        own = [(drawn.norms(x), drawn.norms(stream)) for name, x, stream in (blocks[k].added if k in blocks else []) if name == part]
+        own = [(drawn.norms(x), drawn.norms(stream)) for name, x, stream in (blocks[k].added if k in blocks else []) if name in names]
         ratios = [x / stream for x, stream in own if x is not None and stream is not None]
         return torch.stack(ratios).sum(0) if ratios else None
 

@@ -96,8 +96,8 @@ class RunView:
 
     @property
     def heads(self) -> int:
-        """Return the number of query heads, the same in all blocks."""
-        return self.model.config.layers[0].attn.heads
+        """Return the number of query heads, the same in all blocks that attend."""
+        return self.model.config.heads
 
     def blocks(self) -> list[str]:
         """Return the blocks of the first step, in order."""

@@ -40,6 +40,7 @@ def boxes(drawing: list[DrawnPart]) -> list[Box]:
         "decoder": say("exhibit.architectures.decoder"),
         "norm": say("exhibit.architectures.norm"),
         "attn": say("exhibit.architectures.attn"),
+        "conv": say("exhibit.architectures.conv"),
         "cross": say("exhibit.architectures.cross"),
         "sum": say("exhibit.architectures.sum"),
         "ffn": say("exhibit.architectures.ffn"),

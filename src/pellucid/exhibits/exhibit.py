@@ -74,8 +74,8 @@ Show = Callable[["Experiment"], Iterator[Panel | Claim]]
 
 
 def causal(cfg: Config) -> bool:
-    """True for a model that goes on with a text by itself."""
-    return cfg.encoder is None and not cfg.bidirectional and cfg.head
+    """True for a model that goes on with a text by itself, and whose blocks all attend."""
+    return cfg.encoder is None and not cfg.bidirectional and cfg.head and all(layer.attn.heads for layer in cfg.layers)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,15 @@ FLAT = {
 
 
 # Modules whose output is tapped as another's, and those whose output is not tapped.
-GIVES = {".attn.o": ".attn", ".cross.o": ".cross", ".down": "", ".kv_norm": ".latent", ".q_b": ".q", "transform.norm": "transform"}
+GIVES = {
+    ".attn.o": ".attn",
+    ".conv.o": ".conv",
+    ".cross.o": ".cross",
+    ".down": "",
+    ".kv_norm": ".latent",
+    ".q_b": ".q",
+    "transform.norm": "transform",
+}
 UNSEEN = ".kv_b", ".relative"
 
 
@@ -63,7 +71,8 @@ def aliases(module: Any, family: Family | None = None) -> Aliases:
 def lacks(stack: Stack, prefix: str) -> Iterator[str]:
     """Yield the paths of the table for which a stack has no tensor."""
     for i, block in enumerate(stack.layers):
-        at, attn = f"{prefix}layers.{i}", block.attn
+        at, attn = f"{prefix}layers.{i}", getattr(block, "attn", None)
+        yield from (f"{at}.{ours}" for ours in LENS.values() if attn is None and ours.startswith("attn"))
         yield from (f"{at}.attn.{n}" for n in ("q_rot", "k_rot") if getattr(attn, "rope", None) is None)
         yield from (f"{at}.attn.{n}" for n in ("k", "v", "k_rot") if not hasattr(attn, "k"))  # a latent stands for them
         yield from (f"{at}.{n}" for n in ("attn_norm", "ffn_norm") if not hasattr(block, n))
@@ -202,7 +211,7 @@ def of_lens(module: Any) -> Iterator[tuple[str, Callable[[], Tensor]]]:
     own = dict(module.named_parameters(remove_duplicate=False))
     for i, block in enumerate(module.layers):
         at = f"layers.{i}"
-        width = getattr(block.attn, "width", 0)
+        width = getattr(getattr(block, "attn", None), "width", 0)
         for name, (path, turn) in HEADS.items():
             if width and (w := own.get(f"{at}.{path}")) is not None:
                 yield f"blocks.{i}.attn.{name}", lambda w=w, turn=turn, width=width: turn(w.detach(), width)  # type: ignore[misc]

@@ -74,9 +74,9 @@ class InBlocks:
 
 
 Method = Fp8 | Mxfp4 | Gptq | Awq | CompressedTensors | BitsAndBytes | InBlocks
-# A choice that rounding would change; small tables of which a row is read; and a matrix that attention reads from both of its sides at
-# every step, though it never calls it
-PLAIN = {"router", "positions", "types", "relative", "kv_b"}
+# A choice that rounding would change; small tables of which a row is read; a matrix that attention reads from both of its sides at every
+# step, though it never calls it; and the few rows of a convolution, which is no product of matrices
+PLAIN = {"router", "positions", "types", "relative", "kv_b", "kernel"}
 
 
 def in_blocks(path: str, shape: tuple[int, ...]) -> bool:

@@ -17,13 +17,15 @@ from pellucid.nn.low_rank import thin
 from pellucid.nn.mlp import GatedMlp, Mlp
 from pellucid.nn.moe import InputWeightedMoe, Moe
 from pellucid.nn.norm import NORMS
+from pellucid.nn.short_conv import ShortConv
 from pellucid.watching.tap import tap
 
-AnyAttention = Attention | Latent
+AnyAttention = Attention | Latent | ShortConv
 
 ATTENTION: dict[type, Callable[..., AnyAttention]] = {
     c.Attention: Attention,
     c.Latent: Latent,
+    c.ShortConv: ShortConv,
 }  # the part of each spec
 
 
@@ -50,8 +52,9 @@ class Block(nn.Module):
     def __init__(self, cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> None:
         super().__init__()
         self.gain = spec.gain if spec.gain != 1.0 else None
-        self.add_norms("attn", cfg)
-        self.attn = attention(cfg, spec.attn, table)
+        self.mixer = spec.attn.part  # "attn", or the name of what stands in its place
+        self.add_norms(self.mixer, cfg)
+        self.add_module(self.mixer, attention(cfg, spec.attn, table))
         if spec.cross is not None:
             self.add_norms("cross", cfg)
         self.cross = CrossAttention(cfg, spec.cross) if spec.cross is not None else None
@@ -62,7 +65,7 @@ class Block(nn.Module):
         self.add_module(f"{part}_norm", NORMS[cfg.norm](cfg.width, cfg.eps))
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        x = self.sum(x, "attn", "mid", step)
+        x = self.sum(x, self.mixer, "mid", step)
         if self.cross is not None:
             x = self.sum(x, "cross", "crossed", step)
         return self.sum(x, "ffn", "out", step)
@@ -118,11 +121,11 @@ class ParallelBlock(Block):
     """Both parts read x at once through a norm each, and join it (Falcon, arXiv 2311.16867)."""
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        return self.sum_both(x, self.normed("attn_norm", x), self.normed("ffn_norm", x), step)
+        return self.sum_both(x, self.normed(f"{self.mixer}_norm", x), self.normed("ffn_norm", x), step)
 
     def sum_both(self, x: Tensor, to_attn: Tensor, to_ffn: Tensor, step: Step) -> Tensor:
         """Add to x what attention makes of its rows and what the feed-forward part makes of its own."""
-        attn, ffn = self.run("attn", to_attn, step), self.run("ffn", to_ffn, step)
+        attn, ffn = self.run(self.mixer, to_attn, step), self.run("ffn", to_ffn, step)
         return tap(ops.add(x, tap(ops.add(attn, ffn), "both: B T D")), "out: B T D")
 
 
@@ -130,11 +133,11 @@ class OneNormBlock(ParallelBlock):
     """Both parts read x at once through the same norm."""
 
     def add_norms(self, part: str, cfg: c.Config) -> None:
-        if part == "attn":
+        if part == self.mixer:
             super().add_norms(part, cfg)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        rows = self.normed("attn_norm", x)
+        rows = self.normed(f"{self.mixer}_norm", x)
         return self.sum_both(x, rows, rows, step)
 
 

@@ -2,6 +2,7 @@
 
 from pellucid.ops.attend import attend
 from pellucid.ops.choose import choose
+from pellucid.ops.convolve import convolve
 from pellucid.ops.distance import distances
 from pellucid.ops.experts import best, combine, corrected, grouped, shares, sort, weighted
 from pellucid.ops.gate import capped, gate, gated, sigmoid, softmax, tanh
@@ -22,6 +23,7 @@ from pellucid.ops.linear import (
 from pellucid.ops.mixture import mixture
 from pellucid.ops.norm import layer, layer_offset, rms, rms_heads, rms_offset
 from pellucid.ops.precision import rounded, wide
+from pellucid.ops.recurrent import times
 from pellucid.ops.rotate import angles, rotate
 from pellucid.ops.sinusoid import sinusoids
 
@@ -35,6 +37,7 @@ __all__ = [
     "capped",
     "choose",
     "combine",
+    "convolve",
     "corrected",
     "dense_weight",
     "distances",
@@ -63,6 +66,7 @@ __all__ = [
     "softmax",
     "sort",
     "tanh",
+    "times",
     "weighted",
     "wide",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ def top_text(m: Operands) -> str:
 def share_text(m: Operands) -> str:
     """Write the affinities of the chosen experts, over their sum if they are normalised, times the scale."""
     mine, scale = f"{m.x}[{m.inputs[1]}]", m.setting("scale", 1)
-    over = f" / (Σ_A {mine} + 1e-20)" if m.setting("normalised") else ""
+    over = f" / (Σ_A {mine} + {plain(m.setting('least', 1e-20))})" if m.setting("normalised") else ""
     return mine + over + ("" if scale == 1 else f" · {plain(scale)}")
 
 
@@ -57,8 +57,6 @@ EXPERTS = OpKind(
 )
 WEIGHTED = OpKind("weighted", lambda m: f"{m.inputs[1]} · {m.inputs[0]}", labels={"share": lambda m: m.inputs[1]})
 COMBINE = OpKind("combine", lambda m: f"Σ_A {' · '.join(reversed(m.inputs))}", labels={"share": lambda m: m.inputs[1]})
-
-LEAST = 1e-20  # added to a sum of affinities, so that 0 / 0 is 0
 
 
 def corrected(x: Tensor, by: Tensor) -> Tensor:
@@ -95,17 +93,20 @@ def best(ranked: Tensor, spec: Moe) -> Tensor:
 def shares(affinity: Tensor, chosen: Tensor, spec: Moe) -> Tensor:
     """Return the weight of each chosen expert [B T A]; normalised, those of a token sum to the scale."""
     if native.fits_scores(affinity) and native.numbers(chosen):
-        y = native.shares(affinity, chosen, spec.normalised, spec.scale)
+        y = native.shares(affinity, chosen, spec.normalised, spec.scale, spec.least)
     else:
         share = affinity.gather(-1, chosen)
-        y = share / (share.sum(-1, keepdim=True) + LEAST if spec.normalised else 1.0) * spec.scale
+        y = share / (share.sum(-1, keepdim=True) + spec.least if spec.normalised else 1.0) * spec.scale
+
+    def settings() -> Settings:
+        return {"normalised": spec.normalised, "scale": spec.scale} | ({"least": spec.least} if spec.normalised else {})
 
     def terms(i: Index) -> Terms:
-        mine, total = affinity[(*i[:-1], int(chosen[i]))], affinity[i[:-1]][chosen[i[:-1]]].double().sum() + LEAST
+        mine, total = affinity[(*i[:-1], int(chosen[i]))], affinity[i[:-1]][chosen[i[:-1]]].double().sum() + spec.least
         over = {"over": 1.0 / total} if spec.normalised else {}
         return Terms(x=mine, **over, **({} if spec.scale == 1 else {"scale": spec.scale})).of(sum=total)
 
-    return note(y, SHARE.name, (affinity, chosen), (), terms, settings=lambda: {"normalised": spec.normalised, "scale": spec.scale})
+    return note(y, SHARE.name, (affinity, chosen), (), terms, settings=settings)
 
 
 def sort(chosen: Tensor, experts: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

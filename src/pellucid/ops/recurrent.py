@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
+from pellucid.ops import native
 from pellucid.ops.kinds import OpKind
 from pellucid.watching.tap import note
 from pellucid.watching.terms import Index, Terms
 
 SHIFTED = OpKind("shifted", lambda m: f"{m.x}[t − {m.setting('by', 'by')}]", product=True)
-TIMES = OpKind("times", lambda m: " · ".join(m.inputs))
+TIMES = OpKind("times", lambda m: " · ".join(m.inputs), labels={"a": lambda m: m.inputs[0], "b": lambda m: m.inputs[1]})
 BLENDED = OpKind("blended", lambda m: f"{m.inputs[2]} · {m.inputs[1]} + (1 − {m.inputs[2]}) · {m.inputs[0]}")
 
 
@@ -25,7 +26,8 @@ def shifted(x: Tensor, by: int) -> Tensor:
 
 def times(a: Tensor, b: Tensor) -> Tensor:
     """Multiply two tensors of one shape, number by number."""
-    return note(a * b, TIMES.name, (a, b), (), lambda i: Terms(a=a[i], b=b[i]))
+    y = native.times(a, b) if native.fits_add(a, b) else a * b
+    return note(y, TIMES.name, (a, b), (), lambda i: Terms(a=a[i], b=b[i]))
 
 
 def blended(new: Tensor, old: Tensor, keep: Tensor) -> Tensor:

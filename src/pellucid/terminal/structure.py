@@ -163,7 +163,7 @@ def settings(model: Model, everything: bool = False) -> Iterator[str]:
         for layer, same in groupby(layers):
             n = len(list(same))
             where = f"{name}.{at}" if n == 1 else f"{name}.{at} … {at + n - 1}"
-            parts = ((part, getattr(layer, part)) for part in ("attn", "cross", "ffn"))
+            parts = (layer.attn.part, layer.attn), ("cross", layer.cross), ("ffn", layer.ffn)
             specs = [f"{part} {type(spec).__name__}({fields(spec, everything=everything)})" for part, spec in parts if spec is not None]
             thin = [f"{path} rank {rank}" for path, rank in layer.ranks]
             yield f"{where}: " + "; ".join([*specs, *([] if layer.order == "pre" else [f"order {layer.order}"]), *thin])

@@ -3,8 +3,10 @@
 from pellucid.ops.native.attention import (
     attend,
     attend_latent,
+    convolve,
     cross_attend,
     fits_attend,
+    fits_convolve,
     fits_cross_attend,
     fits_latent,
     fits_store,
@@ -66,6 +68,7 @@ from pellucid.ops.native.twins import (
     scaled,
     sigmoid,
     stream,
+    times,
     waves,
 )
 
@@ -86,6 +89,7 @@ __all__ = [
     "capped",
     "combine",
     "constant",
+    "convolve",
     "cooled",
     "correct",
     "cross_attend",
@@ -97,6 +101,7 @@ __all__ = [
     "fits_angles",
     "fits_argmax",
     "fits_attend",
+    "fits_convolve",
     "fits_cross_attend",
     "fits_each",
     "fits_embedding",
@@ -141,6 +146,7 @@ __all__ = [
     "sort",
     "store",
     "stream",
+    "times",
     "waves",
     "weigh",
 ]  # fmt: skip

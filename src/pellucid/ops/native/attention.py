@@ -13,7 +13,7 @@ from pellucid.batch.kv_cache import Stored
 from pellucid.batch.mask import AlibiBias, Band, Mask, RelativeBias, bucket
 from pellucid.config import Alibi, Buckets
 from pellucid.ops.native.library import HALF, call, constant, fresh
-from pellucid.ops.native.twins import address, few, fits, numbers, slices
+from pellucid.ops.native.twins import address, few, fits, numbers, slices, taken
 
 UNTURNED = Alibi()
 
@@ -33,6 +33,27 @@ def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) 
         "store", HALF[x.dtype], (x, table, positions), (pool,), x=x.data_ptr(), pool=pool.data_ptr(), table=table.data_ptr(),
         positions=positions.data_ptr(), rows=positions.numel(), width=pool[0].numel(), size=size, pages=row_stride(table),
     )  # fmt: skip
+
+
+def fits_convolve(x: Tensor, pools: Stored, table: Tensor, positions: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """True if the kernel takes rows x [1 T D] that are stored in a pool [rows D], under weight [J D] and bias [D]."""
+    even = (
+        x.ndim == 3 and x.shape[0] == 1 and len(pools) == 1 and pools[0].ndim == 2 and x.shape[2:] == pools[0].shape[1:] == weight.shape[1:]
+    )
+    return even and taken(x) and numbers(table, positions) and fits(pools[0], weight, bias) and x.dtype is weight.dtype
+
+
+def convolve(pool: Tensor, table: Tensor, positions: Tensor, size: int, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Sum the last J rows in pages up to each of positions [1 T], each times weight [J D], plus bias. Returns [1 T D]."""
+    rows, (taps, width) = positions.numel(), weight.shape
+    y = fresh((1, rows, width), pool.dtype)
+    reads = tuple(t for t in (pool, weight, bias, table, positions) if t is not None)
+    call(
+        "convolve", HALF[pool.dtype], reads, (y,), pool=pool.data_ptr(), weight=weight.data_ptr(), bias=address(bias),
+        table=table.data_ptr(), positions=positions.data_ptr(), y=y.data_ptr(), rows=rows, width=width, taps=taps, size=size,
+        pages=row_stride(table),
+    )  # fmt: skip
+    return y
 
 
 def fits_mask(mask: Mask, end: int | None = None) -> bool:

@@ -80,14 +80,14 @@ static void best(const Best& a, Work& work) {
   }
 }
 
-// ---- shares: the scores of the chosen, over their sum if normalised, times scale
+// ---- shares: the scores of the chosen, over their sum plus least if normalised, times scale
 struct Shares {
   const float* x;
   const i64* chosen;
   float* y;
   i64 rows, width, count, normalised;
-  double scale;
-  FIELDS(x, chosen, y, rows, width, count, normalised, scale)
+  double scale, least;
+  FIELDS(x, chosen, y, rows, width, count, normalised, scale, least)
 };
 static i64 shares_pieces(const Shares&) { return 1; }
 static void shares(const Shares& a, Work& work) {
@@ -95,7 +95,7 @@ static void shares(const Shares& a, Work& work) {
   for (i64 r = 0; r < a.rows; r++) {
     float sum = 0;
     for (i64 i = 0; i < a.count; i++) sum += a.x[r * a.width + a.chosen[r * a.count + i]];
-    const float below = a.normalised ? sum + 1e-20f : 1.f;
+    const float below = a.normalised ? sum + (float)a.least : 1.f;
     for (i64 i = 0; i < a.count; i++) a.y[r * a.count + i] = a.x[r * a.width + a.chosen[r * a.count + i]] / below * (float)a.scale;
   }
 }

@@ -43,12 +43,12 @@ def best(x: Tensor, chosen: int, groups: int, groups_chosen: int, few: int) -> T
     return y
 
 
-def shares(x: Tensor, chosen: Tensor, normalised: bool, scale: float) -> Tensor:
-    """Take the scores [B T E] of the chosen [B T A], over their sum if `normalised`, times scale. Returns [B T A]."""
+def shares(x: Tensor, chosen: Tensor, normalised: bool, scale: float, least: float) -> Tensor:
+    """Take the scores [B T E] of the chosen [B T A], over their sum plus `least` if `normalised`, times scale. Returns [B T A]."""
     y = fresh(tuple(chosen.shape), x.dtype)
     call(
         "shares", 0, (x, chosen), (y,), x=x.data_ptr(), chosen=chosen.data_ptr(), y=y.data_ptr(), rows=count(x), width=x.shape[-1],
-        count=chosen.shape[-1], normalised=int(normalised), scale=scale,
+        count=chosen.shape[-1], normalised=int(normalised), scale=scale, least=least,
     )  # fmt: skip
     return y
 

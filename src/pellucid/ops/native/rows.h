@@ -142,6 +142,7 @@ static void gate(const Gate<T>& a, Work& work) {
   if (a.act == 2) gate_by(a, work, [](V x) { return silu(x); });
   if (a.act == 3) gate_by(a, work, [](V x) { return relu(x); });
   if (a.act == 5) gate_by(a, work, [&](V x) { return x * amount; });
+  if (a.act == 8) gate_by(a, work, [](V x) { return x; });
   if (a.act == 7) gate_by(a, work, [](V x) { return set(1.f) / (set(1.f) + exponent(set(0.f) - x)); });
   if (a.act == 6) gate_by(a, work, [&](V x) { return amount * tangent(x / amount); });
   if (a.act == 4)  // clamped's up lies in -7 ... 7 and gains 1
@@ -149,6 +150,34 @@ static void gate(const Gate<T>& a, Work& work) {
       steps(p * GRAIN, p * GRAIN + GRAIN < a.n ? p * GRAIN + GRAIN : a.n, [&](i64 i, i64 n) {
         store(a.y + i, clamped(load(a.g + i, n)) * (max(set(-7.f), min(set(7.f), load(a.up + i, n))) + set(1.f)), n);
       });
+}
+
+// ---- convolve: each channel's last `taps` rows in pages, each times its own number of weight [taps width], plus bias (arXiv 2511.23404)
+template <class T>
+struct Convolve {
+  const T *pool, *weight, *bias;
+  const i64 *table, *positions;
+  T* y;
+  i64 rows, width, taps, size, pages;  // pages: from one row's table to the next row's, 0 if all share one
+  FIELDS(pool, weight, bias, table, positions, y, rows, width, taps, size, pages)
+};
+template <class T>
+static i64 convolve_pieces(const Convolve<T>& a) {
+  return parts(a.rows, rows_a_piece(a.width));
+}
+template <class T>
+static void convolve(const Convolve<T>& a, Work& work) {
+  each_row(work, a.rows, a.width, [&](i64 r) {
+    const i64 *table = a.table + r * a.pages, first = a.positions[r] - a.taps + 1;
+    steps(0, a.width, [&](i64 i, i64 n) {
+      V sum = a.bias ? load(a.bias + i, n) : set(0.f);
+      for (i64 j = first < 0 ? -first : 0; j < a.taps; j++) {
+        const i64 at = first + j, row = table[at / a.size] * a.size + at % a.size;
+        sum = sum + load(a.pool + row * a.width + i, n) * load(a.weight + j * a.width + i, n);
+      }
+      store(a.y + r * a.width + i, sum, n);
+    });
+  });
 }
 
 // ---- times: multiply each row by a factor: the sigmoid of gate [rows], or 1 + amount * ln(1 + (position + 1) / floor)

@@ -16,7 +16,7 @@ ROUTED = ROWS * ROWS  # the most rows of tokens times experts chosen
 BF16_IS_FAST = torch.cpu._is_avx512_bf16_supported()  # without, torch multiplies bf16 at a tenth of the speed of float32
 ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3, "clamped": 4}
 SQUARES = {"relu2": "relu"}  # the activation of which another is the square: its kernel runs twice
-SCALED, CAPPED, SIGMOID = 5, 6, 7
+SCALED, CAPPED, SIGMOID, ITSELF = 5, 6, 7, 8
 MANY = {"linear": "many", "linear_wide": "many_wide"}  # the kernels of more than ROWS rows
 PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor has no memory of its own to point to
 
@@ -196,6 +196,11 @@ def capped(x: Tensor, cap: float) -> Tensor:
 def sigmoid(x: Tensor) -> Tensor:
     """Compute 1 / (1 + e^-x)."""
     return each(x, None, SIGMOID)
+
+
+def times(x: Tensor, y: Tensor) -> Tensor:
+    """Multiply x and y, of one shape, number by number."""
+    return each(x, y, ITSELF)
 
 
 def fits_gated(x: Tensor, gate: Tensor) -> bool:

@@ -153,7 +153,7 @@ class Inspector:
             raise RequestError("server.tokens", 400, "prompt", found=prompt, limit=self.limits.tokens)
         for path, letters in axes.items():
             if any(fnmatchcase(path, p) for p in (*only, *(c.path for c in changes))):
-                sizes = {"T": prompt, "S": prompt, "H": max(one.attn.heads for one in loaded.config.layers), "V": loaded.config.vocab}
+                sizes = {"T": prompt, "S": prompt, "H": loaded.config.heads, "V": loaded.config.vocab}
                 if {"T", "S"} <= {*letters} or path == "logits":
                     size = 4 * prod(sizes.get(letter, 1) for letter in letters)
                     if size > self.limits.trace:
