@@ -58,6 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Leave modules and tests, which stay until the end, out of every later garbage collection."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # tests about what is freed collect themselves
     gc.enable()
 
 

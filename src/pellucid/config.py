@@ -1,4 +1,5 @@
-"""Every way the family varies, on one page. No torch here: a config is plain data, and prints as what it is.
+"""Every way the family varies, on one page, with rotary positions in rope_config.py. No torch here: a config is plain
+data, and prints as what it is.
 
 `None` means that the part is absent. `Config.layers` is a tuple of layers, so that dense-then-experts, sliding-then-full and hybrids
 are data. A variant is another part, chosen once, in a constructor. A spec answers for itself: its window, its rows in the cache, its kind.
@@ -9,72 +10,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar, Self
 
-
-@dataclass(frozen=True)
-class LinearScaling:
-    """Positions divided by one factor, arXiv 2306.15595."""
-
-    factor: float
-
-
-@dataclass(frozen=True)
-class Llama3:
-    """Slow pairs divided by a factor, fast ones kept, a smooth passage between (Llama 3.1, arXiv 2407.21783)."""
-
-    factor: float
-    low: float
-    high: float
-    original: int
-
-
-@dataclass(frozen=True)
-class Yarn:
-    """Interpolation by pair between two numbers of turns within the original context, arXiv 2309.00071; amount multiplies cos and sin."""
-
-    factor: float
-    original: int
-    fast: float = 32.0
-    slow: float = 1.0
-    amount: float = 1.0
-    truncate: bool = True
-
-
-@dataclass(frozen=True)
-class Dynamic:
-    """A base that grows with the text beyond the original context; a row is turned by the length that the text has when the row is read."""
-
-    factor: float
-    original: int
-
-
-@dataclass(frozen=True)
-class LongRope:
-    """One factor a pair, of two lists: the second for texts longer than the original context (arXiv 2402.13753); amount as in YaRN."""
-
-    short: tuple[float, ...]
-    long: tuple[float, ...]
-    original: int
-    amount: float = 1.0
-
-
-@dataclass(frozen=True)
-class Rope:
-    """Rotary positions, arXiv 2104.09864: width channels of a head turn, in pairs side by side (interleaved) or half a width apart."""
-
-    width: int
-    theta: float = 10_000.0
-    interleaved: bool = False
-    scaling: LinearScaling | Llama3 | Yarn | Dynamic | LongRope | None = None
-
-    @property
-    def by_length(self) -> bool:
-        """True if the angles depend on the length of the text."""
-        return isinstance(self.scaling, Dynamic | LongRope)
-
-    @property
-    def scaling_name(self) -> str | None:
-        """Return the scaling's name in documents: "Linear", "Yarn". None without one."""
-        return None if self.scaling is None else type(self.scaling).__name__.removesuffix("Scaling")
+from pellucid.rope_config import Dynamic as Dynamic
+from pellucid.rope_config import LinearScaling as LinearScaling
+from pellucid.rope_config import Llama3 as Llama3
+from pellucid.rope_config import LongRope as LongRope
+from pellucid.rope_config import Rope as Rope
+from pellucid.rope_config import Yarn as Yarn
 
 
 @dataclass(frozen=True)

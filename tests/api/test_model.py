@@ -39,10 +39,8 @@ def raw(t: Tensor) -> bytes:
     return bytes(t.detach().contiguous().view(-1).view(torch.uint8).numpy())
 
 
-# There and back.
-
-
 @pytest.mark.parametrize("family", judges.FAMILIES)
+@pytest.mark.quick(3)
 def test_what_is_saved_is_what_was_loaded(family: str, tmp_path: Path) -> None:
     """transformers' folder, loaded and saved by us, is read by transformers bit for bit; in shards too, and by us."""
     j = judges.judge(family)
@@ -136,6 +134,7 @@ def test_dtypes(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", judges.FAMILIES)
+@pytest.mark.quick(3)
 def test_meta_has_shapes_alone(family: str) -> None:
     """Nothing but shapes: the same names, the same count, and a forward that computes none."""
     j = judges.judge(family)

@@ -93,6 +93,7 @@ def test_numbers_to_check_against() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(2)
 def test_each_distinct_layer_once_is_the_whole(family: str) -> None:
     """A model of many layers, reduced and full: the same parameters, products, and bytes; what layers share is counted once."""
     cfg = FAMILIES[family]

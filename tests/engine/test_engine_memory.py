@@ -132,6 +132,7 @@ def bill(cfg: c.Config, dtype: str, tokens: int) -> Any:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.quick(2)
 def test_bytes_of_the_cache_are_those_counted(name: str, dtype: str) -> None:
     """With pages of one row the bytes are equal; larger pages add at most the unused rows of the last, and of a window's first."""
     cfg = CONFIGS[name]

@@ -192,6 +192,7 @@ def test_a_wrong_change_is_an_error() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.quick(2)
 def test_deterministic_forks_have_the_bits_of_lone_runs(name: str, dtype: torch.dtype) -> None:
     """Over the engine's pages, of whatever size."""
     model = tiny(name, dtype)

@@ -143,6 +143,7 @@ def test_batch_is_each_alone(family: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.quick(2)
 def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
     """Model.generate of one request replays a plan that the next request finds; without kernels, and in a batch, the text is the same."""
     model = model_of(family, dtype)

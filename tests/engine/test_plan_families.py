@@ -86,6 +86,7 @@ HELD = [f for f in PLAIN_COVER if decodes(f)]
 
 @needs_kernels
 @pytest.mark.parametrize("family", HELD)
+@pytest.mark.quick(2)
 def test_in_bfloat16(family: str) -> None:
     """In bfloat16 a plan's mean error against float64 is at most twice that of torch's forward."""
     cfg = config_of(family, "plain")

@@ -104,6 +104,7 @@ def test_documents_say_the_numbers(name: str, lang: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.quick(3)
 def test_python_makes_the_runs_again(name: str) -> None:
     """The lines that an exhibit gives as Python run, and there is a line for each of its runs."""
     document = exhibit_document(ran(name))

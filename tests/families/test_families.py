@@ -104,6 +104,7 @@ def test_what_published_configs_say() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(3)
 def test_a_silent_file_means_what_transformers_takes_it_to_mean(family: str) -> None:
     """A missing field is refused by name, or read as transformers' own default."""
 
@@ -159,6 +160,7 @@ def altered(raw: Raw, path: list[str], value: Any) -> Raw:
 
 
 @pytest.mark.parametrize(("family", "quirk"), EACH)
+@pytest.mark.quick(2)
 def test_out_of_range_fields_are_refused_by_name(family: str, quirk: str, monkeypatch: pytest.MonkeyPatch) -> None:
     raw, kinds_read = judge(family, quirk).config, dict[str, tuple[str, str]]()
     for kind in ("integer", "number", "flag", "choice", "fixed", "texts", "numbers", "ids", "indices", "part"):
@@ -221,6 +223,7 @@ ANOTHER = {  # fields of the harmless tier, with other values than transformers'
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(2)
 def test_harmless_fields_are_harmless(family: str) -> None:
     """With all harmless fields changed, transformers' logits are the same bits."""
     assert ANOTHER.keys() <= HARMLESS

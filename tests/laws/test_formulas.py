@@ -177,6 +177,7 @@ def test_signs_are_explained(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", KINDS)
+@pytest.mark.quick(3)
 def test_signs_of_families_are_explained(family: str) -> None:
     for quirk in KINDS[family].quirks:
         assert not (signs := unexplained(runs(read(family, quirk)))), signs

@@ -47,7 +47,8 @@ PACKAGES = {"apprentice", "draw", "echo", "ghost", "life", "measuring", "past", 
 
 # A class that has the name of another: the reason.
 SAME_CLASS = {
-    "Attention": "a config and its part", "Latent": "a config and its part", "Mlp": "a config and its part", "Moe": "a config and its part",
+    "Attention": "a config and its part", "Latent": "a config and its part", "ShortConv": "a config and its part",
+    "Mlp": "a config and its part", "Moe": "a config and its part",
     "Run": "a public name, a run of training; the other is a run of a model that a server keeps",
 }  # fmt: skip
 FACES = ("commands", "documents", "exhibits", "terminal")  # a face has the name of what it shows

@@ -203,6 +203,7 @@ def test_the_first_difference_is_named(family: str) -> None:
             assert difference == (path, "output"), name
         else:
             firsts = {(f"{side}layers.0.{at}", "input") for side in ("", "encoder.") for at in ("attn_norm", "attn.q")}
+            firsts |= {("encoder.embed_norm", "input")}
             assert difference in {(part, "output"), (f"{part}.o", "input"), *firsts}, name
 
 

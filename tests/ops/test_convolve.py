@@ -92,11 +92,11 @@ def test_chunks_give_what_one_forward_gives(dtype: torch.dtype) -> None:
     """Only the last J rows of a text are kept, and they are enough."""
     made, x = part(dtype), rows(dtype=dtype)
     with native.any_rows():
-        whole = made(x, Step.plain(torch.zeros(1, T, dtype=torch.long)))
+        complete = made(x, Step.plain(torch.zeros(1, T, dtype=torch.long)))
         for chunks in ([1] * T, [3, 1, 5, 2], [7, 4]):
             for size in (1, 3, 16):
                 got = in_pages(made, x, chunks, size)
-                gap = float((got.double() - whole.double()).abs().max())
+                gap = float((got.double() - complete.double()).abs().max())
                 assert gap < {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 0.5}[dtype]
 
 

@@ -78,6 +78,8 @@ _COVER = [
     ("gpt_oss", "yarn without truncation"),
     ("granite", "plain"),
     ("lfm2", "plain"),
+    ("lfm2", "longer, biases"),
+    ("lfm2", "a wider factor"),
     ("llama", "dynamic"),
     ("llama4_text", "as Scout"),
     ("marian", "gelu, starts elsewhere"),

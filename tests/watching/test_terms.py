@@ -78,6 +78,7 @@ def test_cells_are_the_sum_of_their_terms(family: str) -> None:
 
 @pytest.mark.parametrize("request_", [None, "c"])
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(2)
 def test_cells_in_a_batch(family: str, request_: str | None) -> None:
     """Cells add up over pages, with cross attention, watched for all requests and for one."""
     by_path = gaps(flat_batch(family, terms=True, request=request_), 6)

@@ -4,6 +4,7 @@ import importlib
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,14 @@ SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_
 
 def known() -> list[str]:
     """Return the model types that have a file here."""
-    return sorted(DASHED.get(p.stem, p.stem) for folder in __path__ for p in Path(folder).glob("*.py") if p.stem not in NOT_FAMILIES)
+    return list(types_in(tuple(__path__)))
+
+
+@cache
+def types_in(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the model types that have a file in one of these folders, sorted."""
+    names = (DASHED.get(p.stem, p.stem) for folder in folders for p in Path(folder).glob("*.py") if p.stem not in NOT_FAMILIES)
+    return tuple(sorted(names))
 
 
 def family(model_type: str) -> Family:

@@ -12,8 +12,8 @@ CONV, FULL = KINDS = ("conv", "full_attention")
 def kinds(hf: Fields) -> list[str]:
     """Return each layer's kind: listed, or attention in `full_attn_idxs` alone, in all layers if that is missing too."""
     layers = hf.integer("num_hidden_layers", high=100_000)
-    listed = hf.indices("full_attn_idxs", layers)
-    full = listed if "full_attn_idxs" in hf else range(layers)
+    indices = hf.indices("full_attn_idxs", layers)
+    full = indices if "full_attn_idxs" in hf else range(layers)
     if "layer_types" in hf:
         return hf.texts("layer_types", layers, KINDS)
     return [FULL if i in full else CONV for i in range(layers)]
@@ -34,7 +34,7 @@ def mlp(hf: Fields) -> c.Mlp:
         width, multiple = int(2 * width / 3), hf.integer("block_multiple_of", 256)
         width = int(width * hf.number("block_ffn_dim_multiplier", 1.0))
         width = -(-width // multiple) * multiple
-        hf.relate(0 < width < 2**31, "0 < width of the feed-forward part < 2^31", width=width)
+        hf.relate(0 < width < 2**31, "0 < int(2 · intermediate_size / 3) · block_ffn_dim_multiplier < 2^31", width=width)
     hf.read |= {"block_multiple_of", "block_ffn_dim_multiplier"}
     return c.Mlp(width)
 
