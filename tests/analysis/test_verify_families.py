@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 import test_gemma3
 import test_llama4
+import test_mistral3
 import test_quantised as packed
 from judge import FAMILIES, KINDS, judge, make, promoted
 from pellucid.analysis import verify as verifying
@@ -75,6 +76,7 @@ FORMS: dict[str, Callable[[], Path]] = {
     "marian, two sides": lambda: judge("marian", "two sides").folder,
     "gemma3": lambda: seeing("gemma3", "gemma3_text", test_gemma3.EYES, mm_tokens_per_image=4),
     "llama4": lambda: seeing("llama4", "llama4_text", test_llama4.EYES),
+    "mistral3": lambda: seeing("mistral3", "mistral", test_mistral3.EYES),
     "kimi_k2": kimi,
     "deepseek_v3 in FP8, ragged": lambda: packed.deepseek(fresh())[0],
     "deepseek_v3 in FP8, experts in one": lambda: packed.fused(fresh())[0],

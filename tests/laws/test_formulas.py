@@ -41,7 +41,12 @@ from tiny import FAMILIES, GPT2, Mutant, far, swapped, tiny
 
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 LENGTH, SEEDS = (37, (1, 2, 3)) if FULL else (19, (1,))
-WITHIN = {"gemma3": "gemma3_text", "llama4": "llama4_text", "kimi_k2": "deepseek_v3"}  # model types that are another's model
+WITHIN = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+    "kimi_k2": "deepseek_v3",
+}  # model types that are another's model
 DISTANT = replace(GPT2, positions=None, layers=(replace(GPT2.layers[0], attn=c.Attention(4, 4, 8, distances=True)),) * 2)
 MADE: dict[str, c.Config] = {**FAMILIES, **test_orders.SHAPES, **test_left_out.SHAPES, **test_low_rank.SHAPES, "distant": DISTANT}
 SPECIMENS = ("capitals", "capitals-bert", "capitals-deepseek", "capitals-llama", "capitals-prefix", "capitals-t5", "reader")

@@ -19,7 +19,20 @@ for module in pkgutil.walk_packages(ops.__path__, "pellucid.ops."):
         importlib.import_module(module.name)  # a kind exists once its module is imported
 
 PACKAGE = Path(pellucid.__file__).parent
-PRODUCTS = {"linear", "experts", "attend", "attend latent", "scores", "look", "pick", "merged", "identity", "mixture", "shifted", "convolve"}
+PRODUCTS = {
+    "linear",
+    "experts",
+    "attend",
+    "attend latent",
+    "scores",
+    "look",
+    "pick",
+    "merged",
+    "identity",
+    "mixture",
+    "shifted",
+    "convolve",
+}
 
 
 def noted(source: str) -> Iterator[str]:

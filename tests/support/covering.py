@@ -83,6 +83,7 @@ _COVER = [
     ("llama", "dynamic"),
     ("llama4_text", "as Scout"),
     ("marian", "gelu, starts elsewhere"),
+    ("minimax_m2", "plain"),
     ("mixtral", "all experts"),
     ("nemotron", "plain"),
     ("olmo2", "plain"),
@@ -92,7 +93,7 @@ _COVER = [
     ("t5", "plain"),
 ]
 _PLAIN = ["bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
-_PLAIN += ["cohere", "gpt_neox", "granite", "nemotron", "exaone4", "olmo2", "lfm2"]
+_PLAIN += ["cohere", "gpt_neox", "granite", "nemotron", "exaone4", "olmo2", "lfm2", "minimax_m2"]
 _PLAIN += ["llama4_text", "marian", "opt", "qwen2_moe", "t5"]
 COVER: list[Case] = CASES if FULL else _COVER
 EACH: list[Case] = [case for case in CASES if FULL or case in _COVER or case[1] == "plain"]  # every family, and every part

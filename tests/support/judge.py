@@ -33,7 +33,7 @@ transformers.utils.logging.disable_progress_bar()
 
 
 SHARP = re.compile(
-    r".*(\b[qk]_(proj|lin)|qkv_proj|\b(query|key|query_key_value|positions_embed|embed_positions)|q_b_proj|kv_b_proj|c_attn|SelfAttention\.[qk]|EncDecAttention\.[qk]|\b[qk]_norm)\.weight"
+    r".*(\b[qk]_(proj|lin)|qkv_proj|\b(query|key|query_key_value|positions_embed|embed_positions)|q_b_proj|kv_b_proj|c_attn|\battn\.[qk]|SelfAttention\.[qk]|EncDecAttention\.[qk]|\b[qk]_norm)\.weight"
 )
 SPREAD = 0.15  # of a weight about its initial value
 _folders = tempfile.TemporaryDirectory(prefix="pellucid-judge-")
@@ -69,6 +69,7 @@ def prompts(family: str, length: int = 37, batch: int = 2, seed: int = 1) -> tup
     """Return random ids [batch length], and before them sources that are 4 shorter if the family has an encoder."""
     g = torch.Generator().manual_seed(seed)
     ids = torch.randint(97, (batch, length), generator=g)
+    ids = ids + (ids == KINDS[family].absent)
     return (torch.randint(97, (batch, length - 4), generator=g), ids) if family in SEQ2SEQ else (ids,)
 
 
@@ -87,7 +88,10 @@ def make(family: str, quirk: str = "plain", promote: bool = True, **more: Any) -
         if quirk in KINDS[family].own_head:
             hf.lm_head.weight = torch.nn.Parameter(torch.randn_like(hf.lm_head.weight))
         learned = ((n, p) for n, p in hf.named_parameters() if p.requires_grad)
-        for name, p in [*learned, *((n, b) for n, b in hf.named_buffers() if n.endswith(("correction_bias", "logits_bias")))]:
+        for name, p in [
+            *learned,
+            *((n, b) for n, b in hf.named_buffers() if n.endswith(("correction_bias", "expert_bias", "logits_bias"))),
+        ]:
             p += SPREAD * torch.randn_like(p)
             p *= KINDS[family].sharp if SHARP.fullmatch(name) else 1.0
             p.copy_(p.bfloat16().double())

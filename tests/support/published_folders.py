@@ -63,7 +63,7 @@ def tiny(hf: Raw) -> Raw:
     depth = (hf.get("sliding_window_pattern") or LAYERS - 1) + 1
     out |= {n: depth for n in DEPTHS if n in hf} | {n: size for n, size in REPEATED.items() if n in hf and "num_attention_heads" in hf}
     out |= {"full_attn_idxs": [1]} if "full_attn_idxs" in hf else {}
-    out |= {n: hf[n][:depth] for n in ("layer_types", "no_rope_layers", "attention_layers") if n in hf}
+    out |= {n: hf[n][:depth] for n in ("layer_types", "no_rope_layers", "attention_layers", "attn_type_list") if n in hf}
     out |= {"attention_types": [[out["attention_layers"], 1]]} if "attention_types" in hf else {}
     out |= {"max_window_layers": depth - (hf["max_window_layers"] != hf["num_hidden_layers"])} if "max_window_layers" in hf else {}
     out |= {n: 8 for n in WINDOWS if hf.get(n) is not None and hf[n] < hf.get("max_position_embeddings", 0)}

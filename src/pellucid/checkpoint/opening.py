@@ -65,7 +65,7 @@ def open_module(
         require_memory(plain if packing is None else packing.bytes(module), folder.path)
         left = fill(module, folder.family(kind), folder, str(folder.path), wanted, progress, packing)
         module.to(device)
-    return OpenedModule(module.eval(), kind, saved_config(folder.config, cfg), folder, chosen, left)
+    return OpenedModule(module.eval(), kind, saved_config(folder.config, cfg, kind), folder, chosen, left)
 
 
 def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:

@@ -40,6 +40,10 @@ def resolve(family: Family, cfg: Config, folder: Folder | GgufFolder) -> Config:
     return replace(cfg, tied=False, ignored=tuple(dict.fromkeys((*cfg.ignored, FIELD)))) if both and FIELD in folder.ignore else cfg
 
 
-def saved_config(hf: Mapping[str, Any], cfg: Config) -> Mapping[str, Any]:
-    """Return the config.json that describes the model as it was read: untied if its head was untied on reading."""
-    return {**hf, FIELD: False} if FIELD in cfg.ignored and not cfg.tied else hf
+def saved_config(hf: Mapping[str, Any], cfg: Config, family: Family) -> Mapping[str, Any]:
+    """Return the config.json that describes the model as it was read: untied if its head was untied on reading.
+
+    A text model within another says whether its head is tied: where the whole leaves it out, the two types mean different things.
+    """
+    untied = FIELD in cfg.ignored and not cfg.tied
+    return {**hf, FIELD: cfg.tied} if untied or family.text_model else hf

@@ -23,7 +23,7 @@ def latent(hf: Fields) -> c.Latent:
 
 
 def moe(hf: Fields) -> c.Moe:
-    hf.fixed("scoring_func", "sigmoid")
+    hf.fixed("scoring_func", "sigmoid", "noaux_tc")  # dots.llm1's files give the method's name here too
     hf.fixed("topk_method", "noaux_tc")
     hf.fixed("moe_layer_freq", 1)
     experts, chosen, width = moe_fields.experts(hf), hf.integer("num_experts_per_tok"), hf.integer("moe_intermediate_size")

@@ -35,7 +35,8 @@ def ids(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def file(hf: Mapping[str, Any], kind: str, architecture: str | None, silent: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config.json of the text model alone."""
-    return {"architectures": [architecture], "model_type": kind, **silent, **hf["text_config"], **ids(hf)}
+    tied = {name: hf[name] for name in ("tie_word_embeddings",) if name in hf}
+    return {"architectures": [architecture], "model_type": kind, **silent, **hf["text_config"], **ids(hf), **tied}
 
 
 def respell(name: str) -> str:

@@ -34,13 +34,13 @@ def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
     return numbers if cfg.pooler else (*numbers, r"roberta\.pooler\..*")
 
 
-RULES = (
-    *bert.stack("roberta"),
+HEAD = (
     Rule("lm_head.dense.*", "transform.dense.*"),
     Rule("lm_head.layer_norm.*", "transform.norm.*"),
     Rule("lm_head.decoder.weight", "head.weight"),
     Rule("lm_head.bias", "head.bias"),
 )
+RULES = (*bert.stack("roberta"), *HEAD)
 COPIES = {"lm_head.decoder.bias": "lm_head.bias"}
 
 

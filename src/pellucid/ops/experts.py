@@ -28,8 +28,8 @@ def top_text(m: Operands) -> str:
 
 def share_text(m: Operands) -> str:
     """Write the affinities of the chosen experts, over their sum if they are normalised, times the scale."""
-    mine, scale = f"{m.x}[{m.inputs[1]}]", m.setting("scale", 1)
-    over = f" / (Σ_A {mine} + {plain(m.setting('least', 1e-20))})" if m.setting("normalised") else ""
+    mine, scale, least = f"{m.x}[{m.inputs[1]}]", m.setting("scale", 1), m.setting("least", 1e-20)
+    over = f" / (Σ_A {mine}{f' + {plain(least)}' if least else ''})" if m.setting("normalised") else ""
     return mine + over + ("" if scale == 1 else f" · {plain(scale)}")
 
 

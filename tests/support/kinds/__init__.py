@@ -70,7 +70,7 @@ class Kind:
     uniform.  own_head: quirks whose file stores a head that transformers would tie.  silent: a pattern of parameters without effect.
     chooses: a pattern of parameters that only choose, so that a nudge may change nothing.  islands: True if transformers computes a
     part in float32 in every dtype.  attention: transformers' implementation of attention.  reads: fields that it reads, and that are
-    harmless in others.  first_row: the number that transformers gives to the first position.
+    harmless in others.  first_row: the number that transformers gives to the first position.  absent: an id that no prompt has.
     """
 
     tiny: Raw
@@ -87,6 +87,7 @@ class Kind:
     attention: str = "eager"
     reads: tuple[str, ...] = ()
     first_row: int = 0
+    absent: int = -1
 
 
 STEMS = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem != "__init__")

@@ -1,0 +1,74 @@
+"""MPNet (arXiv 2004.09297): RoBERTa without token types, with T5's biases of distance, which all layers share."""
+
+from collections.abc import Container
+
+from pellucid import config as c
+from pellucid.families import bert, roberta
+from pellucid.families.acts import ACTS
+from pellucid.families.family import Family
+from pellucid.families.fields import Fields
+from pellucid.families.names import Rule
+
+FIRST = 2  # the row of the first position: behind that of the padding token, which is 1 whatever the file says
+BUCKETS = c.Buckets(32, 128, bidirectional=True)
+
+
+def config(hf: Fields) -> c.Config:
+    width, heads, rows = hf.integer("hidden_size"), hf.integer("num_attention_heads"), hf.integer("max_position_embeddings", 512)
+    hf.relate(width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
+    hf.relate(rows > FIRST, f"{FIRST} < max_position_embeddings", max_position_embeddings=rows)
+    hf.fixed("relative_attention_num_buckets", BUCKETS.count)
+    hf.fixed("tie_word_embeddings", True)
+    attn = c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=False, buckets=BUCKETS)
+    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "gelu"), gated=False, bias=True)
+    cfg = c.Config(
+        vocab=hf.integer("vocab_size"),
+        width=width,
+        layers=(c.Layer(attn, mlp, order="post"),) * hf.integer("num_hidden_layers", high=100_000),
+        eps=hf.number("layer_norm_eps", 1e-12),
+        norm="layer",
+        positions=rows - FIRST,
+        offset=FIRST,
+        embed_norm=True,
+        final_norm=False,
+        context=rows - FIRST,
+    )
+    return roberta.exact(bert.ending(cfg, not bert.bare(hf), bert.bare(hf)))
+
+
+def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
+    """Return `cfg` with a head if one is stored, whatever config.json says; else with a pooler if one is stored."""
+    head = "lm_head.bias" in names
+    return roberta.exact(bert.ending(cfg, head, not head and "mpnet.pooler.dense.weight" in names))
+
+
+def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
+    """Return patterns of the position numbers, and of a pooler that the model lacks."""
+    numbers = (r"mpnet\.embeddings\.position_ids",)
+    return numbers if cfg.pooler else (*numbers, r"mpnet\.pooler\..*")
+
+
+LAYER = "mpnet.encoder.layer.{i}"
+RULES = (
+    *(Rule(f"{LAYER}.attention.attn.{n}.*", f"layers.{{i}}.attn.{n}.*") for n in "qkvo"),
+    Rule(f"{LAYER}.attention.LayerNorm.*", "layers.{i}.attn_norm.*"),
+    Rule("mpnet.encoder.relative_attention_bias.weight", "layers.0.attn.relative.weight"),
+    *bert.stack("mpnet"),
+    *roberta.HEAD,
+)
+
+
+def respell(name: str) -> str:
+    """Files without a head leave the prefix out."""
+    return name if name.startswith(("mpnet.", "lm_head.")) else f"mpnet.{name}"
+
+
+FAMILY = Family(
+    config=config,
+    rules=RULES,
+    ignored=ignored,
+    copies=roberta.COPIES,
+    respell=respell,
+    resolve=resolve,
+    architecture="MPNetForMaskedLM",
+)
