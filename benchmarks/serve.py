@@ -32,7 +32,8 @@ from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.bench.batch_load import first, mixed
 from pellucid.bench.machine_limits import Gauge, timed
-from pellucid.engine.engine import PAGE, Engine
+from pellucid.engine.engine import Engine
+from pellucid.engine.memory import PAGE
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.transformer import Decoder

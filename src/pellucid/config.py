@@ -123,6 +123,7 @@ class Attention(AttentionSpec):
     temper: Temper | None = None
     distances: bool = False  # scores gain q · r, r one more key, of the distance between the two (arXiv 1901.02860)
     fill: float | None = None  # the score of a key that the mask hides, if it runs in the same forward or is stored; None: −∞
+    gated: bool = False  # what each head makes is times the sigmoid of one more product, number by number
     qk_joint: bool = False  # qk_norm is by the root mean square of all heads of a row together (arXiv 2501.00656)
 
     stored: ClassVar[tuple[str, ...]] = "G·K", "G·W"
@@ -245,7 +246,32 @@ class ShortConv(AttentionSpec):
     stored: ClassVar[tuple[str, ...]] = ("D",)
 
 
-AnyAttention = Attention | Latent | ShortConv  # every kind of attention, and what stands in its place; nn/block.py has the part of each
+@dataclass(frozen=True)
+class GatedDelta(AttentionSpec):
+    """A matrix of each head that every token fades and rewrites, in attention's place (Gated DeltaNet, arXiv 2412.06464)."""
+
+    key_heads: int
+    key: int  # width of one
+    value_heads: int
+    value: int
+    window: int = 4  # tokens that the convolutions of queries, keys and values sum, itself included
+    act: str = "silu"  # of their sums
+
+    kind: ClassVar[str] = "delta"
+    part: ClassVar[str] = "delta"
+    heads: ClassVar[int] = 0  # none that attends
+    kv_heads: ClassVar[None] = None
+    rope: ClassVar[None] = None
+    head_width: ClassVar[int] = 0
+    stored: ClassVar[tuple[str, ...]] = "G·K", "G·K", "H·W"
+
+    @property
+    def state(self) -> int:
+        """Return the numbers of a text's state."""
+        return self.value_heads * self.key * self.value
+
+
+AnyAttention = Attention | Latent | ShortConv | GatedDelta  # every kind of attention, and what stands in its place
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import test_gemma3
 import test_llama4
 import test_mistral3
 import test_quantised as packed
+import test_qwen3_5
 from judge import FAMILIES, KINDS, judge, make, promoted
 from pellucid.analysis import verify as verifying
 from pellucid.analysis.verify import verify
@@ -40,7 +41,7 @@ def fresh() -> Path:
 def seeing(kind: str, text: str, eyes: dict[str, Any], **more: Any) -> Path:
     """A model with eyes, whose text model is read."""
     cfg = AutoConfig.for_model(kind, text_config=KINDS[text].tiny | {"model_type": text}, vision_config=eyes, **more)
-    cfg._attn_implementation = "eager"
+    cfg._attn_implementation = cfg._experts_implementation = cfg.text_config._experts_implementation = "eager"
     torch.manual_seed(0)
     with promoted(), torch.no_grad():
         hf = AutoModelForImageTextToText.from_config(cfg).double().eval()
@@ -77,6 +78,8 @@ FORMS: dict[str, Callable[[], Path]] = {
     "gemma3": lambda: seeing("gemma3", "gemma3_text", test_gemma3.EYES, mm_tokens_per_image=4),
     "llama4": lambda: seeing("llama4", "llama4_text", test_llama4.EYES),
     "mistral3": lambda: seeing("mistral3", "mistral", test_mistral3.EYES),
+    "qwen3_5": lambda: seeing("qwen3_5", "qwen3_5_text", test_qwen3_5.EYES),
+    "qwen3_5_moe": lambda: seeing("qwen3_5_moe", "qwen3_5_moe_text", test_qwen3_5.EYES),
     "kimi_k2": kimi,
     "deepseek_v3 in FP8, ragged": lambda: packed.deepseek(fresh())[0],
     "deepseek_v3 in FP8, experts in one": lambda: packed.fused(fresh())[0],

@@ -15,7 +15,8 @@ import torch
 
 from pellucid.bench import batch_load, peers, timing
 from pellucid.counting.bounds import moved
-from pellucid.engine.engine import PAGE, Engine
+from pellucid.engine.engine import Engine
+from pellucid.engine.memory import PAGE
 from pellucid.engine.plans import Plans
 from pellucid.errors import UseError
 from pellucid.ops import native

@@ -102,7 +102,8 @@ def not_counted(self: PageAllocator, request: object, pages: Any, tokens: int) -
 
 
 def never_freed(self: PageAllocator, request: object, length: int) -> None:
-    buffers, gone = self.allocated[request], max(0, self.oldest(length) - self.first[request])
+    gone = max(0, self.oldest(length // self.size * self.size) - self.first[request])
+    buffers = self.allocated[request]
     del buffers[:gone]
     self.first[request] += gone
 

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from covering import FULL
 from kinds import KINDS
-from pellucid.batch.kv_cache import PageAllocator, Paged, PagedCache, most_pages, windows_of
+from pellucid.batch.kv_cache import PageAllocator, Paged, PagedCache
 from pellucid.batch.step import Step
 from pellucid.config import Config
 from pellucid.counting import Setting, counted
+from pellucid.engine.memory import most_pages, windows_of
 from pellucid.engine.prefix_cache import PrefixCache, below
 from pellucid.errors import UseError
 from pellucid.families import understand
@@ -22,7 +23,8 @@ from tiny import DECODERS, V, far, ids, serve, swapped, tiny
 
 FAR = {"mistral": {6}, "gemma3_text": {8, None}, "llama4_text": {9, None}, "gpt_oss": {8, None}}
 WINDOWED = {f: understand(KINDS[f].tiny | {"model_type": f}, "config.json")[1] for f in FAR}
-MODELS: dict[str, Config] = {**DECODERS, **{f"{f}, read": cfg for f, cfg in WINDOWED.items()}}
+OTHERS = {f: understand(KINDS[f].tiny | {"model_type": f}, "config.json")[1] for f in ("lfm2", "qwen3_5_text")}  # no attention, in part
+MODELS: dict[str, Config] = {**DECODERS, **{f"{f}, read": cfg for f, cfg in WINDOWED.items()}, **OTHERS}
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +46,7 @@ def poison(pages: PagedCache) -> None:
         random.Random(str(allocator.free)).shuffle(allocator.free)
     for part, pools in pages.pools.items():
         for pool in pools:
-            pool.unflatten(0, (-1, pages.size))[pages.of(part).free] = float("nan")
+            pool.unflatten(0, (pages.of(part).count, -1))[pages.of(part).free] = float("nan")
 
 
 @pytest.mark.parametrize("family", WINDOWED)
@@ -134,7 +136,7 @@ def test_most_pages(size: int) -> None:
     """The number of pages is enough for every length, and some length needs it."""
     for window in (1, 2, 5, 8):
         for rows in (1, 2, 7):
-            page_counts = [-(-(n + rows) // size) - max(0, n + 1 - window) // size for n in range(60)]
+            page_counts = [-(-(n + rows) // size) - max(0, n // size * size + 1 - window) // size for n in range(60)]
             assert max(page_counts) == most_pages(window, rows, size)
 
 

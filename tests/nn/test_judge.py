@@ -198,13 +198,13 @@ def test_the_first_difference_is_named(family: str) -> None:
         p += 0.5 * torch.randn(p.shape, dtype=p.dtype, generator=torch.Generator().manual_seed(0))
         difference, path = compare(), name.rpartition(".")[0]
         p.copy_(before)
-        part = path if path.endswith((".attn", ".conv", ".ffn")) else path.rpartition(".")[0]
+        part = path if path.endswith((".attn", ".conv", ".delta", ".ffn")) else path.rpartition(".")[0]
         if path in called and path != part and (family not in SEQ2SEQ or path != "embed"):  # there two stacks hold it
             assert difference == (path, "output"), name
         else:
             firsts = {(f"{side}layers.0.{at}", "input") for side in ("", "encoder.") for at in ("attn_norm", "attn.q")}
             firsts |= {("encoder.embed_norm", "input")}
-            assert difference in {(part, "output"), (f"{part}.o", "input"), *firsts}, name
+            assert difference in {(part, "output"), (f"{part}.o", "input"), (f"{part}.norm", "input"), *firsts}, name
 
 
 def test_pairs_of_modules() -> None:

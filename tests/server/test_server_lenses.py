@@ -13,7 +13,8 @@ from pellucid.batch.mask import prefix, window
 from pellucid.batch.step import Step
 from pellucid.config import Dynamic, Rope
 from pellucid.documents import rotary, run_difference
-from pellucid.engine.engine import PAGE, Engine
+from pellucid.engine.engine import Engine
+from pellucid.engine.memory import PAGE
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.ops import angles

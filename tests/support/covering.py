@@ -90,10 +90,13 @@ _COVER = [
     ("exaone4", "plain"),
     ("opt", "norms after, narrow"),
     ("qwen2_moe", "some dense"),
+    ("qwen3_5_text", "plain"),
+    ("qwen3_5_text", "one key head, short"),
+    ("qwen3_5_text", "each its own key, biases"),
     ("t5", "plain"),
 ]
 _PLAIN = ["bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
-_PLAIN += ["cohere", "gpt_neox", "granite", "nemotron", "exaone4", "olmo2", "lfm2", "minimax_m2"]
+_PLAIN += ["cohere", "gpt_neox", "granite", "nemotron", "exaone4", "olmo2", "lfm2", "minimax_m2", "qwen3_5_text"]
 _PLAIN += ["llama4_text", "marian", "opt", "qwen2_moe", "t5"]
 COVER: list[Case] = CASES if FULL else _COVER
 EACH: list[Case] = [case for case in CASES if FULL or case in _COVER or case[1] == "plain"]  # every family, and every part

@@ -94,11 +94,35 @@ def rms_heads(reader: Any, x: Named) -> Named:
 
 
 def conv(reader: Any, x: Named, w: Named) -> Named:
-    """Sum the last rows of x [B T D], those of earlier steps among them, each times its row of w [J D]."""
-    rows, count = torch.cat([*(s.value.double() for s in reader.run.kv_cache.get(x.path, ())), x.x], 1), len(w.x)
-    rows = torch.nn.functional.pad(rows, (0, 0, count - 1, 0))
+    """Sum the last rows of x [B T ...], those of earlier steps among them, each times its row of w [J ...]."""
+    rows, count = earlier(reader, x), len(w.x)
+    rows = torch.nn.functional.pad(rows, (*(0, 0) * (rows.ndim - 2), count - 1, 0))
     sums = [(rows[:, t : t + count] * w.x).sum(1) for t in range(rows.shape[1] - count + 1)]
     return Named(torch.stack(sums, 1)[:, -x.x.shape[1] :], x.axes)
+
+
+def earlier(reader: Any, x: Named) -> Tensor:
+    """Return the rows of x [B T ...] behind those of earlier steps."""
+    return torch.cat([*(s.value.double() for s in reader.run.kv_cache.get(x.path, ())), x.x], 1)
+
+
+def delta(reader: Any, k: Named, v: Named, decay: Named, beta: Named) -> Named:
+    """Return the state of each head after each row [B T H K W], from the first row of the text on."""
+    keys, values, decays, betas = (earlier(reader, x) for x in (k, v, decay, beta))
+    keys = keys.repeat_interleave(values.shape[2] // keys.shape[2], 2) * reader.seen.settings["scale"]
+    state, states = torch.zeros(*values.shape[:1], *keys.shape[2:], values.shape[3], dtype=torch.float64), []
+    for t in range(keys.shape[1]):
+        state = state * decays[:, t, :, None, None]
+        held = (state * keys[:, t, ..., None]).sum(2)
+        state = state + keys[:, t, ..., None] * (betas[:, t, :, None] * (values[:, t] - held))[:, :, None]
+        states.append(state)
+    return Named(torch.stack(states, 1)[:, -k.x.shape[1] :], ("B", "T", "H", "K", "W"))
+
+
+def read(reader: Any, q: Named, state: Named) -> Named:
+    """Return what each query reads from its head's state."""
+    q = repeated(Named(q.x * reader.seen.settings["scale"] ** 2, q.axes), state.x.shape[2])
+    return Named((state.x * q.x[..., None]).sum(3), ("B", "T", "H", "W"))
 
 
 def rope(reader: Any, x: Named) -> Named:
@@ -217,7 +241,8 @@ def phi(x: Tensor) -> Tensor:
 
 FUNCTIONS: dict[str, Callable[..., Named]] = {
     "softmax": softmax, "masked_fill": masked_fill, "rms": rms, "rms_heads": rms_heads, "RoPE": rope, "bucket": bucket, "sincos": sincos,
-    "conv": conv, "top": top, "best": best, "clamp": clamp,
+    "conv": conv, "delta": delta, "read": read, "exp": each(torch.exp), "softplus": each(lambda x: (1 + x.exp()).log()),
+    "top": top, "best": best, "clamp": clamp,
     "min": least, "max": most, "sigmoid": each(lambda x: 1 / (1 + (-x).exp())), "tanh": each(torch.tanh), "ln": each(torch.log),
     "silu": each(lambda x: x / (1 + (-x).exp())), "relu": each(lambda x: x * (x > 0)), "gelu": each(lambda x: x * phi(x)),
     "gelu_tanh": each(lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),

@@ -26,6 +26,9 @@ SIZES: Raw = {
     "first_k_dense_replace": 1,
     "attention_chunk_size": 8,
     "rotary_dim": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8),
 }
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
 REPEATED = {"num_heads": HEADS, **dict.fromkeys(("block_dim", "conv_dim", "conv_dim_out"), HEADS * HEAD)}  # LFM2 has some sizes twice

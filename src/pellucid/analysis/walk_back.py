@@ -20,7 +20,7 @@ from pellucid.ops.gate import ACTS, clamped
 from pellucid.ops.linear import dense_weight
 from pellucid.watching.watch import Seen
 
-PARTS = ("attn", "conv", "cross", "ffn")
+PARTS = ("attn", "conv", "delta", "cross", "ffn")
 
 
 @dataclass(frozen=True)

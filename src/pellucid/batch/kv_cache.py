@@ -17,6 +17,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from pellucid.batch.states import MatrixState
 from pellucid.errors import UseError
 
 Stored = tuple[Tensor, ...]
@@ -196,8 +197,11 @@ class PageAllocator:
         return 0 if self.window is None else max(0, length + 1 - self.window) // self.size
 
     def free_outgrown(self, request: object, length: int) -> None:
-        """Free the pages that no query from position `length` on sees. Their numbers stay in the table, in bounds and unread."""
-        pages, gone = self.allocated[request], self.oldest(length) - self.first[request]
+        """Free the pages that no query from the end of the last full page on sees: from there another text may go on.
+
+        Their numbers stay in the table, in bounds and unread.
+        """
+        pages, gone = self.allocated[request], self.oldest(length // self.size * self.size) - self.first[request]
         for page in pages[: max(0, gone)]:
             self.drop_reference(page)
         del pages[: max(0, gone)]
@@ -299,11 +303,9 @@ class PagedCache:
     def copy(self, allocator: PageAllocator, request: object, indices: Sequence[int]) -> None:
         """Replace the pages at these indices of a request's table by copies of its own."""
         old, new = [allocator.allocated[request][i - allocator.first[request]] for i in indices], [allocator.pop_free() for _ in indices]
-        for part, pools in self.pools.items():
-            if self.of(part) is allocator:
-                for pool in pools:
-                    rows = pool.unflatten(0, (-1, self.size))
-                    rows[new] = rows[old]
+        for pool in (pool for part, pools in self.pools.items() if self.of(part) is allocator for pool in pools):
+            rows = pool.unflatten(0, (allocator.count, -1))
+            rows[new] = rows[old]
         for i, page in zip(indices, new, strict=True):
             allocator.put(request, i, page)
 
@@ -365,13 +367,20 @@ class PagedCache:
             self.pools[part] = tuple(n.new_zeros(self.of(part).count * self.size, *n.shape[2:]) for n in like)
         return self.pools[part]
 
+    def state_pool(self, part: MatrixState, like: Tensor) -> Tensor:
+        """Return the states of a part, made at its first step: one for each page, [pages ...] in the dtype of `like`."""
+        if part not in self.pools:
+            self.pools[part] = (like.new_zeros(self.of(part).count, *part.shape),)
+        return self.pools[part][0]
+
     def bytes_per_token(self) -> int:
-        """Return the bytes of one token of one request in all pools."""
-        return sum(map(row_bytes, self.pools.values()))
+        """Return the bytes of one token of one request in all pools of rows."""
+        return sum(row_bytes(pools) for part, pools in self.pools.items() if not isinstance(part, MatrixState))
 
     def bytes_held(self, request: object) -> int:
         """Return the bytes of the request's pages in all pools, shared or not."""
-        return sum(len(self.of(part).allocated[request]) * self.size * row_bytes(pools) for part, pools in self.pools.items())
+        pages = ((pool, self.of(part)) for part, pools in self.pools.items() for pool in pools)
+        return sum(len(a.allocated[request]) * (pool.numel() // a.count) * pool.element_size() for pool, a in pages)
 
     def sound(self, cached: Mapping[int | None, Iterable[int]] | None = None) -> bool:
         """True if every page is accounted for. cached: {window: the pages that a prefix cache holds}."""
@@ -385,13 +394,3 @@ class PagedCache:
 def row_bytes(pools: Stored) -> int:
     """Return the bytes of one row of all of a part's pools."""
     return sum(p[0].numel() * p.element_size() for p in pools)
-
-
-def windows_of(module: nn.Module) -> set[int | None]:
-    """Return the windows of a model's parts, in positions, a query's own included; None: no window."""
-    return {part.window for part in module.modules() if hasattr(part, "window")}  # type: ignore[misc]
-
-
-def most_pages(window: int, rows: int, size: int) -> int:
-    """Return the most pages of `size` that a text holds under a window when `rows` are stored at once, wherever page edges fall."""
-    return (window - 1 + rows + size - 2) // size + 1

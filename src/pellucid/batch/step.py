@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pellucid.batch.kv_cache import KVCache, PageAllocator, Paged, PagedCache, Segment, Span, Stored
 from pellucid.batch.mask import Mask
+from pellucid.batch.states import MatrixState, StatePages, States, TextStates
 from pellucid.errors import UseError
 
 
@@ -153,6 +154,21 @@ class Step:
 
         rows, paged = slice(s.start, s.stop), Paged(pools, allocator.tables[s.request], allocator.size, s.end, start)
         return Segment(s.request, rows, self.positions[:, rows], lambda: torch.arange(start, s.end, device=device)[None], read, True, paged)
+
+    def states(self, part: MatrixState, like: Tensor) -> States:
+        """Return a handle on the states of a part before this step's rows, in the dtype of `like`."""
+        if self.pages is None:
+            if not self.spans:
+                return States([TextStates(slice(None), self.positions, self.padded)])
+            rows = [slice(s.start, s.stop) for s in self.spans]
+            return States([TextStates(own, self.positions[:, own]) for own in rows])
+        pool, allocator = self.pages.state_pool(part, like), self.pages.of(part)
+        return States([self._state(pool, allocator, s) for s in self.spans])
+
+    def _state(self, pool: Tensor, allocator: PageAllocator, s: Span) -> TextStates:
+        rows = slice(s.start, s.stop)
+        at = self.positions[:, rows]
+        return TextStates(rows, at, pages=StatePages(pool, allocator.tables[s.request], allocator.size, at))
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
         """Return cross attention's keys and values, `make(encoder rows)`, [B S ...] each: made once for each request and kept."""

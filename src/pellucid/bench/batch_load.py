@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from pellucid.bench.machine_limits import Clock, timed
-from pellucid.engine.engine import PAGE, Engine
-from pellucid.engine.memory import Memory
+from pellucid.engine.engine import Engine
+from pellucid.engine.memory import Memory, in_pages, page_size
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.transformer import Decoder
@@ -70,7 +70,7 @@ def batch_load(model: Decoder, count: int, clock: Clock = time.perf_counter, pro
     scale = min(1.0, most / (READ + WRITTEN))
     read, written = (max(count, int(n * count * scale)) for n in (READ, WRITTEN))
     requests = mixed(count, model.config.vocab, read, written)
-    engine = Engine.of(model, sum(-(-r.budget // PAGE) * PAGE for r in requests), SchedulerLimits(running=count, waiting=count))
+    engine = Engine.of(model, sum(in_pages(model, r.budget) for r in requests), SchedulerLimits(running=count, waiting=count))
     done = 0
 
     def run() -> None:
@@ -96,7 +96,7 @@ def first(
         return tuple(torch.randint(model.config.vocab, (n,), generator=rng).tolist())
 
     known, cold, warm = max(0, context - TAIL), list[float](), list[float]()
-    engine = Engine.of(model, 2 * (context + 1 + PAGE), SchedulerLimits(rows=max(context, 1)))
+    engine = Engine.of(model, 2 * (context + 1 + page_size(model)), SchedulerLimits(rows=max(context, 1)))
     beginning, hits = ids(known), 0
     cache = engine.storage.cache if isinstance(engine.storage, Memory) else None  # a model that sees a prompt both ways has none
 

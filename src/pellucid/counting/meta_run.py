@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pellucid.batch.kv_cache import KVCache, Segment, Stored
 from pellucid.batch.mask import prefix
+from pellucid.batch.states import MatrixState, States
 from pellucid.batch.step import Step
 from pellucid.config import Config
 from pellucid.nn.transformer import Decoder, EncoderDecoder, build, cast
@@ -26,6 +27,12 @@ class MetaStep(Step):
 
     before: int = 0
     stored: dict[nn.Module, Stored] = field(default_factory=dict)
+    kept_states: dict[nn.Module, Tensor] = field(default_factory=dict)
+
+    def states(self, part: MatrixState, like: Tensor) -> States:
+        """Record the state that a part keeps of one text."""
+        self.kept_states[part] = like.new_empty(part.shape)
+        return super().states(part, like)
 
     def store(self, part: nn.Module, *new: Tensor) -> KVCache:
         """Record what the part stores; return a cache of the length that it would have."""
@@ -41,13 +48,14 @@ class Ran:
     """The counts of one forward on meta. flops: by the path of the part that ran, a multiply-add as two.
 
     elements: numbers that elementwise ops made, by path.  stored: {path of a part: shapes of one request's one token} in the cache.
-    remembered: the same of an encoder's rows that a decoder keeps.
+    remembered: the same of an encoder's rows that a decoder keeps.  states: {path: shape of one request's state}.
     """
 
     flops: dict[str, int]
     elements: dict[str, int]
     stored: dict[str, tuple[tuple[int, ...], ...]]
     remembered: dict[str, tuple[tuple[int, ...], ...]]
+    states: dict[str, tuple[int, ...]]
 
 
 def meta_model(cfg: Config, dtype: torch.dtype) -> Decoder | EncoderDecoder:
@@ -74,7 +82,8 @@ def run(model: Decoder | EncoderDecoder, rows: int, before: int, batch: int, sou
             model(source_ids, tokens, step)
     paths = {m: path for path, m in model.named_modules()}
     remembered = {part: kept[0] for (part, _), kept in step.kept.items()}
-    return Ran(dict(seen.flops), elements(seen), shapes(paths, step.stored), shapes(paths, remembered))
+    states = {paths[part]: tuple(state.shape) for part, state in step.kept_states.items()}
+    return Ran(dict(seen.flops), elements(seen), shapes(paths, step.stored), shapes(paths, remembered), states)
 
 
 def remembering(model: EncoderDecoder, tokens: Tensor, source_ids: Tensor) -> dict[Any, Any]:

@@ -8,6 +8,7 @@ a token     2·N FLOP          each weight multiplies once
 
 from dataclasses import dataclass
 
+from pellucid.config import GatedDelta
 from pellucid.counting.bill import Bill, Counted, grouped
 from pellucid.counting.number import Number
 
@@ -61,7 +62,12 @@ def closed_forms(bill: Bill) -> list[ClosedForm]:
         active, batch = int(bill["parameters.active"]), bill.setting.batch
         counted = int(bill["flops.decode"]) // batch
         rest = matrices(bill)
-        because = (("scores", counted - 2 * rest), ("idle", 2 * (rest - active)))
+        states = 6 * sum(one.attn.state for one in cfg.layers if isinstance(one.attn, GatedDelta))
+        because = (
+            ("scores", counted - 2 * rest - states),
+            *((("states", states),) if states else ()),
+            ("idle", 2 * (rest - active)),
+        )
         out.append(ClosedForm("token", Number(2 * active, "2·N", f"2·{active:,}"), counted, because))
     return out
 

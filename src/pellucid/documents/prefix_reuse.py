@@ -10,7 +10,8 @@ from typing import Annotated, Final, Literal, TypedDict
 from pellucid.api.model import Model
 from pellucid.documents.definition import Constraint, Count, RunId
 from pellucid.documents.lens import model_of
-from pellucid.engine.engine import PAGE, Engine
+from pellucid.engine.engine import Engine
+from pellucid.engine.memory import page_size
 from pellucid.engine.requests import Sequence
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import RequestError, UseError
@@ -20,7 +21,6 @@ from pellucid.runs.kept_run import Run
 from pellucid.runs.worker import Stop
 
 SCHEMA: Final = 1
-SIZES = (1, PAGE)  # rows of a page
 
 
 class ReusedDocument(TypedDict):
@@ -51,7 +51,7 @@ def reuse_document(run: Run, ids: Tokens[int], stop: Stop) -> ReuseDocument:
     tokenizer = tokenizer_of(model)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(run.trace.ids, ids, strict=False)))
     pages: list[ReusedDocument] = []
-    for size in SIZES:
+    for size in (1, page_size(model.module)):  # rows of a page
         stop.check()
         pages.append({"size": size, "reused": reused(model, run.trace.ids, ids, size)})
     pieces = [visible(piece_of(tokenizer, i)) for i in ids]

@@ -28,7 +28,7 @@ MOST, LEAST = 32, 8  # rows
 EDGES = 900  # of all blocks
 FAINT = 0.02  # a share below it is no edge
 TABLES = 1 << 27  # numbers of patterns that are computed for the document; of more, none is
-PARTS = (("attn", "conv"), ("cross",), ("ffn",))
+PARTS = (("attn", "conv", "delta"), ("cross",), ("ffn",))
 NAMES = tuple(name for names in PARTS for name in names)
 PATTERNS = ("attn.pattern", "cross.pattern")
 
@@ -60,7 +60,7 @@ class MapBlockDocument(TypedDict):
     norms: Annotated[list[float | None], "of the residual stream that leaves the block"]
     attention: Annotated[
         list[float | None],
-        "norm of what the attention, or the convolution in its place, adds, by the norm of the stream to which it is added",
+        "norm of what the attention, or what stands in its place, adds, by the norm of the stream to which it is added",
     ]
     cross: Annotated[list[float | None], "the same of the cross-attention; []: the block has none"]
     feed: Annotated[list[float | None], "the same of the feed-forward part or the experts"]

@@ -31,10 +31,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from pellucid.batch.states import stateful
 from pellucid.engine.allowed import allowed
 from pellucid.engine.determinism import require
 from pellucid.engine.forward import Forward, first_nonfinite
-from pellucid.engine.memory import Memory, edits, pages_for, restart_lengths
+from pellucid.engine.memory import Memory, edits, in_pages, page_size, pages_for, restart_lengths
 from pellucid.engine.proposals import propose
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
 from pellucid.engine.scheduler import Queue, SchedulerLimits, Storage, schedule
@@ -45,7 +46,6 @@ from pellucid.ops.sampling.uniform import fresh
 from pellucid.watching.tap import after
 from pellucid.watching.watch import Watch, watch
 
-PAGE = 64  # rows
 ROWS = 2048  # of one step of `generate`, which has no other requests
 KEPT = 4096  # tokens: `generate` keeps engines up to this capacity, with their recorded plans
 Run = Callable[[Mapping[Sequence, int]], dict[Sequence, Tensor]]
@@ -103,12 +103,12 @@ class Engine:
         module: Decoder | EncoderDecoder,
         tokens: int,
         limits: SchedulerLimits | None = None,
-        size: int = PAGE,
+        size: int | None = None,
         prefix_cache: bool = True,
         keep_all: bool = False,
         deterministic: bool = False,
     ) -> "Engine":
-        """Make an engine with its own pages of `size` rows, for `tokens` tokens in all.
+        """Make an engine with its own pages of `size` rows, for `tokens` tokens in all. size: None is that of `page_size`.
 
         prefix_cache: keep the pages of ended texts for texts that begin alike.
         keep_all: compute the logits of all rows and give no page back, for a watch that reads them later.
@@ -118,6 +118,7 @@ class Engine:
         if deterministic:
             require(module)
         limits = replace(limits or SchedulerLimits(), whole_prompts=module.config.whole_prompts)
+        size = size or page_size(module)
         pages = pages_for(module, -(-tokens // size), limits, size, keep_all)
         engine = Engine(
             Forward(module, pages, keep_all, deterministic),
@@ -128,7 +129,7 @@ class Engine:
             lambda s: first_nonfinite(module, s.tokens, s.request.source),
         )
         engine.module, engine.deterministic, engine.made_for = module, deterministic, dtype_and_device(module)
-        engine.speculates = not keep_all and not restart_lengths(module)
+        engine.speculates = not keep_all and not restart_lengths(module) and not stateful(module)  # a state cannot go back
         return engine
 
     @property
@@ -346,7 +347,7 @@ def generate(
         check(module, request, f"[{i}]")
     if not requests:
         return
-    tokens, texts = sum(-(-r.budget // PAGE) * PAGE * r.n for r in requests), sum(r.n for r in requests)
+    tokens, texts = sum(in_pages(module, r.budget) * r.n for r in requests), sum(r.n for r in requests)
     limits = SchedulerLimits(rows=max(ROWS, texts), running=texts, waiting=len(requests), whole_prompts=module.config.whole_prompts)
     free = [] if free is None else free
     tokens = max(tokens, KEPT) if cached else tokens  # on a CPU, zeros that are never written cost no memory

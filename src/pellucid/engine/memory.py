@@ -10,7 +10,10 @@ Rotary frequencies may depend on a text's length. A prompt counts as one text, a
 
 from collections.abc import Hashable, Iterator
 
-from pellucid.batch.kv_cache import PagedCache, most_pages, windows_of
+from torch import nn
+
+from pellucid.batch.kv_cache import PagedCache
+from pellucid.batch.states import stateful
 from pellucid.config import Dynamic, LongRope
 from pellucid.engine.plans import addresses, memory
 from pellucid.engine.prefix_cache import PrefixCache
@@ -18,6 +21,8 @@ from pellucid.engine.requests import Sequence
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.watching.tap import here
+
+PAGE, STATE_PAGE = 64, 256  # rows
 
 
 class Memory:
@@ -112,6 +117,17 @@ def restart_lengths(module: Decoder | EncoderDecoder) -> list[int]:
     return sorted({s.original for s in scalings(module) if isinstance(s, LongRope)})
 
 
+def page_size(module: nn.Module) -> int:
+    """Return the rows of a page. A state, one for each page, may be as large as a thousand rows."""
+    return STATE_PAGE if stateful(module) else PAGE
+
+
+def in_pages(module: nn.Module, tokens: int) -> int:
+    """Return the rows of the pages that hold this many tokens."""
+    size = page_size(module)
+    return -(-tokens // size) * size
+
+
 def pages_for(module: Decoder | EncoderDecoder, count: int, limits: SchedulerLimits, size: int, keep_all: bool) -> PagedCache:
     """Make `count` pages of `size` rows, and fewer for layers with a window, which give pages back as a text grows."""
     windows = {None} if keep_all else windows_of(module)
@@ -119,6 +135,19 @@ def pages_for(module: Decoder | EncoderDecoder, count: int, limits: SchedulerLim
     # a text that outgrows one of these lengths is computed again from its start, and its old pages are kept as well
     outgrown = sum(-(-length // size) for length in restart_lengths(module)) if keep_all else 0
     return PagedCache(count + outgrown if None in windows else 0, size, short, count * size)
+
+
+def windows_of(module: nn.Module) -> set[int | None]:
+    """Return the windows of a model's parts, in positions, a query's own included; None: no window."""
+    return {part.window for part in module.modules() if hasattr(part, "window")}  # type: ignore[misc]
+
+
+def most_pages(window: int, rows: int, size: int) -> int:
+    """Return the most pages of `size` that a text holds under a window when `rows` are stored at once, wherever page edges fall.
+
+    It holds what a query at the end of its last full page sees, and the pages behind.
+    """
+    return -(-(window - 1) // size) + (rows + size - 2) // size + 1
 
 
 def edits(key: Hashable) -> bool:

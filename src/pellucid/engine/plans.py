@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.batch.kv_cache import KVCache, PageAllocator, PagedCache, PagedRows, ScatteredRows, Span, Stored
+from pellucid.batch.states import MatrixState, StatePages, States
 from pellucid.batch.step import Step
 from pellucid.engine.replay_trace import TapRecorder
 from pellucid.nn.attention import CrossAttention
@@ -55,6 +56,12 @@ class DecodeStep(Step):
         kv_cache = KVCache([self._page(allocator, pools, s) for s in self.spans], new, PagedRows(pools, tables, size, self.positions))
         self.kv_caches.append((kv_cache, allocator, pools))
         return kv_cache
+
+    def states(self, part: MatrixState, like: Tensor) -> States:
+        states = super().states(part, like)
+        allocator = self.pages.of(part)  # type: ignore[union-attr]
+        states.batched = StatePages(self.pages.state_pool(part, like), self.tables[allocator], allocator.size, self.positions)  # type: ignore[union-attr]
+        return states
 
     def set_spans(self, spans: tuple[Span, ...]) -> None:
         """Make this the step of other requests, or a later step of the same: set the segments of every KVCache that it returned."""

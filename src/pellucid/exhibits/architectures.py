@@ -41,6 +41,7 @@ def boxes(drawing: list[DrawnPart]) -> list[Box]:
         "norm": say("exhibit.architectures.norm"),
         "attn": say("exhibit.architectures.attn"),
         "conv": say("exhibit.architectures.conv"),
+        "delta": say("exhibit.architectures.delta"),
         "cross": say("exhibit.architectures.cross"),
         "sum": say("exhibit.architectures.sum"),
         "ffn": say("exhibit.architectures.ffn"),

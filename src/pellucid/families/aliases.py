@@ -49,6 +49,8 @@ GIVES = {
     ".attn.o": ".attn",
     ".conv.o": ".conv",
     ".cross.o": ".cross",
+    ".delta.norm": ".delta.y_gated",
+    ".delta.o": ".delta",
     ".down": "",
     ".kv_norm": ".latent",
     ".q_b": ".q",
@@ -159,7 +161,7 @@ def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[st
         yield named["head"] if apart else "lm_head", (product(module.config),)
     yield from ((theirs, tuple(paths)) for theirs, paths in taken.items())
     for at, part in parts.items():
-        if not re.search(r"(^|\.)layers\.\d+(\.(attn|ffn|cross))?$", at):
+        if not re.search(r"(^|\.)layers\.\d+(\.(attn|conv|delta|ffn|cross))?$", at):
             continue
         inside = [theirs for path, theirs in named.items() if path.startswith(f"{at}.")]
         common = ".".join(first for first, *rest in takewhile(alike, zip(*(name.split(".") for name in inside), strict=False)))

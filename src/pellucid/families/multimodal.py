@@ -9,8 +9,9 @@ from typing import Any
 
 from pellucid.families.fields import Fields
 
-VISION_FIELDS = {"vision_config", "boi_token_index", "eoi_token_index", "image_token_index"}
-VISION_TENSORS = r"(model\.)?(vision_tower|vision_model|multi_modal_projector)\..*"
+VISION_FIELDS = {"vision_config", "boi_token_index", "eoi_token_index", "image_token_index", "image_token_id", "video_token_id"}
+VISION_FIELDS |= {"vision_start_token_id", "vision_end_token_id"}
+VISION_TENSORS = r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector)\..*"
 
 
 def text(hf: Fields, kind: str, silent: Mapping[str, Any]) -> Fields:
@@ -29,8 +30,8 @@ def text(hf: Fields, kind: str, silent: Mapping[str, Any]) -> Fields:
 
 
 def ids(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the special token ids among these fields."""
-    return {k: v for k, v in values.items() if k.endswith("_token_id") and v is not None}
+    """Return the special token ids of texts among these fields."""
+    return {k: v for k, v in values.items() if k.endswith("_token_id") and v is not None and k not in VISION_FIELDS}
 
 
 def file(hf: Mapping[str, Any], kind: str, architecture: str | None, silent: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,15 +63,14 @@ ROW = Layout(lambda disk, _: [disk[0][0]], lambda ours: [ours[0][None]], views=T
 
 
 def grouped(groups: int) -> Layout:
-    """Return the layout of queries, keys and values in one tensor, by groups: the group's queries, then its key, then its value."""
+    """Return the layout of several tensors in one, by groups: the group's share of each. Of queries, keys and values its heads of each."""
 
     def read(disk: list[Tensor], shapes: list[Shape]) -> list[Tensor]:
-        heads = disk[0].unflatten(0, (groups, -1, shapes[1][0] // groups))
-        return [part.flatten(0, 2) for part in (heads[:, :-2], heads[:, -2:-1], heads[:, -1:])]
+        of_group = disk[0].unflatten(0, (groups, -1))
+        return [part.flatten(0, 1) for part in of_group.split([s[0] // groups for s in shapes], 1)]
 
     def write(ours: list[Tensor]) -> list[Tensor]:
-        width = ours[1].shape[0] // groups
-        return [torch.cat([part.unflatten(0, (groups, -1, width)) for part in ours], 1).flatten(0, 2)]
+        return [torch.cat([part.unflatten(0, (groups, -1)) for part in ours], 1).flatten(0, 1)]
 
     return Layout(read, write)
 

@@ -1,5 +1,6 @@
 """Qwen1.5-MoE, Qwen2-MoE (arXiv 2407.10671): Qwen2's attention; experts, and a gated shared expert."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pellucid import config as c
@@ -10,10 +11,13 @@ from pellucid.families.fields import Fields
 from pellucid.families.names import STACKED, Rule
 
 
-def layers(hf: Fields, attn: list[c.Attention], **more: object) -> tuple[c.Layer, ...]:
-    """Return one layer for each of these attentions, with experts or dense. more: settings of the experts."""
+def layers(hf: Fields, attn: Sequence[c.AnyAttention], normalised: bool = False, **more: object) -> tuple[c.Layer, ...]:
+    """Return one layer for each of these attentions, with experts or dense.
+
+    normalised: whether shares are, where the file does not say.  more: settings of the experts.
+    """
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
-    moe = moe_fields.by_softmax(hf, "moe_intermediate_size", normalised=hf.flag("norm_topk_prob", False), **more)
+    moe = moe_fields.by_softmax(hf, "moe_intermediate_size", normalised=hf.flag("norm_topk_prob", normalised), **more)
     return tuple(c.Layer(a, moe if sparse else mlp) for a, sparse in zip(attn, moe_fields.sparse(hf, len(attn)), strict=True))
 
 

@@ -21,7 +21,7 @@ class Attention(nn.Module):
     table: the learned bias for each bucket of distance and head [U H], which all layers share.
     """
 
-    axes = {"q": "(H K) D", "k": "(G K) D", "v": "(G K) D", "o": "D (H K)", "distance": "(H K) D",
+    axes = {"q": "(H K) D", "k": "(G K) D", "v": "(G K) D", "gate": "(H K) D", "o": "D (H K)", "distance": "(H K) D",
             "q_norm": "K", "k_norm": "K", "sinks": "H", "relative": "U H"}  # fmt: skip
     reads_source: tuple[str, ...] = ()  # the projections that read the encoder's rows
     indexer = None  # MLA may have one
@@ -34,6 +34,7 @@ class Attention(nn.Module):
         self.k = Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
         self.v = Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
         self.o = Linear(spec.heads * spec.width, cfg.width, spec.out_bias)
+        self.gate = Linear(cfg.width, spec.heads * spec.width, spec.bias) if spec.gated else None
         self.q_norm = qk_norm(cfg, spec, spec.heads) if spec.qk_norm else None
         self.k_norm = qk_norm(cfg, spec, spec.kv_heads) if spec.qk_norm else None
         if spec.qk_joint:
@@ -67,6 +68,9 @@ class Attention(nn.Module):
         if self.distance is not None:
             mask = self.add_distances(mask, q, self.distance)
         z = tap(ops.attend(q, kv_cache, mask, self.scale), "z: B T H K")
+        if self.gate is not None:
+            gate = tap(ops.sigmoid(tap(self.gate(x).unflatten(-1, (-1, self.width)), "gate: B T H K")), "gate_share: B T H K")
+            z = tap(ops.times(z, gate), "z_gated: B T H K")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]
 
     def project_kv(self, x: Tensor, length: str) -> tuple[Tensor, Tensor]:

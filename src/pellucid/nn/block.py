@@ -11,6 +11,7 @@ from pellucid import config as c
 from pellucid import ops
 from pellucid.batch.step import Step
 from pellucid.nn.attention import Attention, CrossAttention
+from pellucid.nn.gated_delta import GatedDelta
 from pellucid.nn.latent import Latent
 from pellucid.nn.linear import Embedding
 from pellucid.nn.low_rank import thin
@@ -20,12 +21,13 @@ from pellucid.nn.norm import NORMS
 from pellucid.nn.short_conv import ShortConv
 from pellucid.watching.tap import tap
 
-AnyAttention = Attention | Latent | ShortConv
+AnyAttention = Attention | Latent | ShortConv | GatedDelta
 
 ATTENTION: dict[type, Callable[..., AnyAttention]] = {
     c.Attention: Attention,
     c.Latent: Latent,
     c.ShortConv: ShortConv,
+    c.GatedDelta: GatedDelta,
 }  # the part of each spec
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid import ops
+from pellucid.watching.tap import tap
 
 
 class RmsNorm(nn.Module):
@@ -22,6 +23,15 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.rms(x, self.weight, self.eps)
+
+
+class GatedRmsNorm(RmsNorm):
+    """x [... W] over its root mean square, times a weight, times the SiLU of a gate of its shape (Gated DeltaNet, arXiv 2412.06464)."""
+
+    axes = {"weight": "W"}
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:  # type: ignore[override]
+        return ops.gate(gate, tap(ops.rms(x, self.weight, self.eps), "normed: B T H W"), "silu")
 
 
 class HeadsRmsNorm(RmsNorm):

@@ -3,6 +3,7 @@
 from pellucid.ops.attend import attend
 from pellucid.ops.choose import choose
 from pellucid.ops.convolve import convolve
+from pellucid.ops.delta import decay, delta_rule
 from pellucid.ops.distance import distances
 from pellucid.ops.experts import best, combine, corrected, grouped, shares, sort, weighted
 from pellucid.ops.gate import capped, gate, gated, sigmoid, softmax, tanh
@@ -39,6 +40,8 @@ __all__ = [
     "combine",
     "convolve",
     "corrected",
+    "decay",
+    "delta_rule",
     "dense_weight",
     "distances",
     "embedding",

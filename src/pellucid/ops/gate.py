@@ -142,7 +142,7 @@ def tanh(x: Tensor) -> Tensor:
 
 def sigmoid(x: Tensor) -> Tensor:
     """Compute 1 / (1 + e^-x) of each number."""
-    y = native.sigmoid(x) if native.fits_scores(x) else x.sigmoid()
+    y = native.sigmoid(x) if native.fits_each(x) else x.sigmoid()
     return note(y, SIGMOID.name, (x,), (), lambda i: Terms(sigmoid=x[i].double().sigmoid()).of(x=x[i]))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
+from pellucid.config import GatedDelta
 from pellucid.counting import Bill
 from pellucid.counting.bounds import parts
 from pellucid.counting.textbook import closed_forms
@@ -22,7 +23,7 @@ from pellucid.terminal.training_and_ranks import PHASES, largest, over_ranks, ph
 from pellucid.terminal.verdict import verdict
 
 BOOKS = {"attention": "count.book.attention", "model": "count.book.model", "token": "count.book.token"}
-BECAUSE = {"scores": "count.because.scores", "idle": "count.because.idle"}
+BECAUSE = {"scores": "count.because.scores", "states": "count.because.states", "idle": "count.because.idle"}
 
 
 def drawn(bill: Bill, width: int, view: Scenario = Scenario()) -> list[Text]:  # noqa: B008
@@ -114,6 +115,9 @@ def kv_cache(bill: Bill, width: int) -> list[Text]:
     windows = [w for one in bill.config.layers if (w := window(one)) is not None]
     if windows:
         out.append(Text(" " + say("count.windows", layers=len(windows), window=", ".join(map(count, sorted(set(windows))))), "dim"))
+    states = [one.attn.state for one in bill.config.layers if isinstance(one.attn, GatedDelta)]
+    if states:
+        out.append(Text(" " + say("count.states", layers=len(states), bytes=scaled(4 * sum(states) * s.batch, "B")), "dim"))
     return out
 
 

@@ -3,34 +3,52 @@
 import { split } from "./river";
 import { axes, together, type Step, type Tensor } from "./types";
 
-export interface Kept { block: string; part: string; tensors: Tensor[]; memory: boolean } // memory: kept once, of another text
+// memory: kept once, of another text.  most: the rows that are kept at most, the last ones.  state: bytes that a text has at any length.
+export interface Kept { block: string; part: string; tensors: Tensor[]; memory: boolean; most: number; state: number }
+
+const NAMES: Record<string, string[]> = { conv: ["gated"], delta: ["q", "k", "v"] };
 
 export function kept(tensors: readonly Tensor[]): Kept[] {
   const parts = new Map<string, Map<string, Tensor>>();
   for (const t of tensors) {
     const at = t.path.lastIndexOf("."), part = t.path.slice(0, at);
-    if (/\.(attn|cross)$/.test(`.${part}`)) parts.set(part, (parts.get(part) ?? new Map<string, Tensor>()).set(t.path.slice(at + 1), t));
+    if (/\.(attn|cross|conv|delta)$/.test(`.${part}`)) parts.set(part, (parts.get(part) ?? new Map<string, Tensor>()).set(t.path.slice(at + 1), t));
   }
   const out: Kept[] = [];
   for (const [part, own] of parts) {
     if (part.startsWith("encoder.")) continue;
-    const latent = own.get("latent"), names = latent ? ["latent", "k_shared"] : [own.has("k_rot") ? "k_rot" : "k", "v"];
+    const latent = own.get("latent"), kind = part.slice(part.lastIndexOf(".") + 1);
+    const names = NAMES[kind] ?? (latent ? ["latent", "k_shared"] : [own.has("k_rot") ? "k_rot" : "k", "v"]);
     const all = names.map((n) => own.get(n)).filter((t) => t !== undefined);
-    if (all.length > 0) out.push({ block: split(part)[0], part, tensors: all, memory: !axes(all[0] as Tensor).includes("T") });
+    const rows = (own.get("q_sum") ?? own.get("z"))?.settings.rows; // of a convolution
+    const most = kind in NAMES && typeof rows === "number" ? rows : Infinity;
+    if (all.length > 0) out.push({ block: split(part)[0], part, tensors: all, memory: !axes(all[0] as Tensor).includes("T"), most, state: state(own) });
   }
   return out;
 }
 
-export const size = (all: readonly Kept[], memory: boolean): number => all.filter((k) => k.memory === memory).reduce((n, k) => n + k.tensors.reduce((m, t) => m + t.bytes, 0), 0);
+// The bytes of the matrices [H K W] that a head of a delta rule keeps; they have the dtype of its decays.
+function state(own: Map<string, Tensor>): number {
+  const q = own.get("q_even"), y = own.get("y"), decay = own.get("decay");
+  if (!q || !y || !decay) return 0;
+  return (q.shape.at(-1) ?? 0) * (y.shape.at(-1) ?? 0) * (decay.shape.at(-1) ?? 0) * (decay.bytes / decay.shape.reduce((n, x) => n * x, 1));
+}
+
+const size = (k: Kept): number => k.tensors.reduce((n, t) => n + t.bytes, 0);
+export const rowBytes = (k: Kept): number => size(k) / (k.tensors[0]?.shape[1] ?? 1);
+// The bytes that are kept once `rows` tokens are stored.
+export const held = (k: Kept, rows: number): number => (k.memory ? size(k) : rowBytes(k) * Math.min(k.most, rows) + k.state);
 
 export interface CacheStep { step: number; rows: number; before: number; bytes: number; total: number; flops: number | null; tensors: Tensor[] }
 
 // Step by step: the rows that are computed, those read from the cache, and the bytes stored after it.
 export function cacheSteps(steps: readonly Pick<Step, "step" | "fed" | "past">[], of: Record<number, Tensor[]>): CacheStep[] {
-  let total = 0;
+  let before = 0, memory = 0;
   return steps.filter((s) => of[s.step]).map((s) => {
-    const tensors = of[s.step] ?? [], all = kept(tensors), bytes = size(all, false) + (s.step === 0 ? size(all, true) : 0);
-    total += bytes;
+    const tensors = of[s.step] ?? [], all = kept(tensors);
+    if (s.step === 0) memory = all.filter((k) => k.memory).reduce((n, k) => n + held(k, 0), 0);
+    const total = memory + all.filter((k) => !k.memory).reduce((n, k) => n + held(k, s.past + s.fed.length), 0), bytes = total - before;
+    before = total;
     return { step: s.step, rows: s.fed.length, before: s.past, bytes, total, flops: together(tensors, "flops"), tensors };
   });
 }

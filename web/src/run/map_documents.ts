@@ -5,7 +5,7 @@ import type { LensLayerDocument } from "./documents";
 export interface MapBlockDocument {
   path: string;
   norms: (number | null)[]; // of the residual stream that leaves the block
-  attention: (number | null)[]; // norm of what the attention, or the convolution in its place, adds, by the norm of the stream to which it is added
+  attention: (number | null)[]; // norm of what the attention, or what stands in its place, adds, by the norm of the stream to which it is added
   cross: (number | null)[]; // the same of the cross-attention; []: the block has none
   feed: (number | null)[]; // the same of the feed-forward part or the experts
   edges: MapEdgeDocument[]; // the strongest between different rows, the strongest first

@@ -4,6 +4,7 @@ A table of pages is [pages] if all rows belong to one request, otherwise [rows p
 a slope, a cap, sinks.
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from pellucid.batch.kv_cache import Stored
 from pellucid.batch.mask import AlibiBias, Band, Mask, RelativeBias, bucket
+from pellucid.batch.states import StatePages
 from pellucid.config import Alibi, Buckets
 from pellucid.ops.native.library import HALF, call, constant, fresh
-from pellucid.ops.native.twins import address, few, fits, numbers, slices, taken
+from pellucid.ops.native.twins import address, count, few, fits, numbers, slices, taken
+from pellucid.ops.precision import wide
 
 UNTURNED = Alibi()
 
@@ -35,23 +38,60 @@ def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) 
     )  # fmt: skip
 
 
-def fits_convolve(x: Tensor, pools: Stored, table: Tensor, positions: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """True if the kernel takes rows x [1 T D] that are stored in a pool [rows D], under weight [J D] and bias [D]."""
-    even = (
-        x.ndim == 3 and x.shape[0] == 1 and len(pools) == 1 and pools[0].ndim == 2 and x.shape[2:] == pools[0].shape[1:] == weight.shape[1:]
-    )
-    return even and taken(x) and numbers(table, positions) and fits(pools[0], weight, bias) and x.dtype is weight.dtype
+def fits_convolve(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """True if the kernel takes rows x [1 T ...] that are stored in a pool [rows ...], under weight [J ...] and bias [...]."""
+    even = x.shape[0] == 1 and x.shape[2:] == pool.shape[1:] == weight.shape[1:]
+    return even and taken(x) and numbers(table, positions) and fits(pool, weight, bias) and x.dtype is weight.dtype
 
 
 def convolve(pool: Tensor, table: Tensor, positions: Tensor, size: int, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Sum the last J rows in pages up to each of positions [1 T], each times weight [J D], plus bias. Returns [1 T D]."""
-    rows, (taps, width) = positions.numel(), weight.shape
-    y = fresh((1, rows, width), pool.dtype)
+    """Sum the last J rows in pages up to each of positions [1 T], each times weight [J ...], plus bias. Returns [1 T ...]."""
+    rows, taps, width = positions.numel(), len(weight), weight[0].numel()
+    y = fresh((1, rows, *weight.shape[1:]), pool.dtype)
     reads = tuple(t for t in (pool, weight, bias, table, positions) if t is not None)
     call(
         "convolve", HALF[pool.dtype], reads, (y,), pool=pool.data_ptr(), weight=weight.data_ptr(), bias=address(bias),
         table=table.data_ptr(), positions=positions.data_ptr(), y=y.data_ptr(), rows=rows, width=width, taps=taps, size=size,
         pages=row_stride(table),
+    )  # fmt: skip
+    return y
+
+
+def fits_decay(a: Tensor, log_rate: Tensor, bias: Tensor) -> bool:
+    return a.ndim == 3 and log_rate.shape == bias.shape == a.shape[2:] and taken(a) and fits(a, log_rate, bias)
+
+
+def decay(a: Tensor, log_rate: Tensor, bias: Tensor) -> Tensor:
+    """Compute exp(−exp(log_rate) · softplus(a + bias)) of a [B T H]. Returns float32 [B T H]."""
+    y = fresh(tuple(a.shape), wide(a.dtype))
+    call(
+        "decay", HALF[a.dtype], (a, log_rate, bias), (y,), a=a.data_ptr(), log_rate=log_rate.data_ptr(), bias=bias.data_ptr(),
+        y=y.data_ptr(), rows=count(a), heads=a.shape[-1],
+    )  # fmt: skip
+    return y
+
+
+def fits_delta_rule(operands: Sequence[Tensor], pages: StatePages) -> bool:
+    """True if the kernel takes q and k [B T G K], v [B T H W], decay and beta [B T H], and the pages of their states [H K W]."""
+    q, k, v, decay, beta = operands
+    pool, table, positions = pages.pool, pages.table, pages.positions
+    even = q.shape == k.shape and pool.shape[1:] == (v.shape[2], q.shape[3], v.shape[3]) and v.shape[2] % q.shape[2] == 0
+    return even and q.numel() > 0 and fits(q, k, v, beta) and fits(decay, pool) and pool.dtype is decay.dtype is wide(q.dtype) and numbers(
+        table, positions
+    )  # fmt: skip
+
+
+def delta_rule(operands: Sequence[Tensor], pages: StatePages, run: int, scale: float) -> Tensor:
+    """Run the gated delta rule of q, k, v, decay and beta over `run` rows of each text; its state lies in `pages`. Returns [B T H W]."""
+    q, k, v, decay, beta = operands
+    pool, table, positions = pages.pool, pages.table, pages.positions
+    y = fresh(tuple(v.shape), v.dtype)
+    (groups, key), (heads, value) = q.shape[2:], v.shape[2:]
+    call(
+        "delta_rule", HALF[q.dtype], (q, k, v, decay, beta, table, positions), (y, pool), q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(),
+        decay=decay.data_ptr(), beta=beta.data_ptr(), pool=pool.data_ptr(), table=table.data_ptr(), positions=positions.data_ptr(),
+        y=y.data_ptr(), rows=positions.numel(), run=run, heads=heads, groups=groups, key=key, value=value, size=pages.size,
+        pages=row_stride(table), scale=scale,
     )  # fmt: skip
     return y
 

@@ -1,0 +1,78 @@
+"""The states of layers that keep one matrix of a text in place of rows of its tokens.
+
+A page has one state: the one after the last token of its text that lies in the page.
+
+    pages of 4 tokens, [2, 0]       pool   | S of tokens 0 … 5 | . | S of tokens 0 … 3 |       request "a" of 6 tokens
+
+So a full page has the state at its end, from which a fork, or another text with the same beginning, can go on; and tables, references,
+copies and the prefix cache are those of a layer with a window.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class StatePages:
+    """The states of texts in a pool [pages ...], for one call. table: of all rows, or of each [rows pages].  size: tokens of a page."""
+
+    pool: Tensor
+    table: Tensor
+    size: int
+    positions: Tensor
+
+
+@dataclass(frozen=True)
+class TextStates:
+    """The rows of one text in a step, and where its state lies; of a plain batch all texts at once, whose states begin at zero.
+
+    rows: its slice of T.  positions: LongTensor [B T], -1 for padding.  padded: whether there is any.  pages: None keeps nothing.
+    """
+
+    rows: slice
+    positions: Tensor
+    padded: bool = False
+    pages: StatePages | None = None
+
+    def first(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return a copy of the states [B ...] before the first row: zeros at a text's start."""
+        before = int(self.positions[0, 0]) - 1 if self.pages is not None else -1
+        if self.pages is None or before < 0:
+            return torch.zeros(len(self.positions), *shape, dtype=dtype, device=self.positions.device)
+        return self.pages.pool[self.page(before)][None].clone()
+
+    def page(self, position: int) -> int:
+        """Return the number of the page of a position."""
+        assert self.pages is not None
+        return int(self.pages.table[position // self.pages.size])
+
+    def keep(self, row: int, state: Tensor) -> None:
+        """Store the state [1 ...] after a row, if the row ends its page or the step."""
+        if self.pages is None:
+            return
+        position = int(self.positions[0, row])
+        if row + 1 == self.positions.shape[1] or (position + 1) % self.pages.size == 0:
+            self.pages.pool[self.page(position)] = state[0]
+
+
+@dataclass
+class States:
+    """A handle on the states of one part: one entry for each text. batched: all texts for one call, of one row each."""
+
+    texts: list[TextStates]
+    batched: StatePages | None = None
+
+
+class MatrixState(nn.Module):
+    """The place of a part's states [H K W] in a cache. window: that of the part's rows, so that both lie in the same pages."""
+
+    def __init__(self, window: int, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.window, self.shape = window, shape
+
+
+def stateful(module: nn.Module) -> bool:
+    """True if a part of a model keeps a state."""
+    return any(isinstance(part, MatrixState) for part in module.modules())

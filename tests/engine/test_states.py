@@ -1,0 +1,189 @@
+"""Layers that keep a state: one text by one forward, in chunks, by steps, among others, preempted, forked and behind a cached beginning."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from judge import judge
+from pellucid.api.model import load
+from pellucid.batch import states
+from pellucid.batch.kv_cache import PagedCache
+from pellucid.batch.states import MatrixState, TextStates
+from pellucid.batch.step import Step
+from pellucid.engine.engine import Engine
+from pellucid.engine.requests import Request
+from pellucid.engine.scheduler import SchedulerLimits
+from pellucid.nn.gated_delta import GatedDelta
+from pellucid.nn.transformer import Decoder
+from pellucid.ops import native
+from pellucid.ops.sampling.settings import Sampling
+from tiny import far, ids, swapped
+
+FAMILIES = ("qwen3_5_text", "qwen3_next")
+GREEDY = Sampling(temperature=0.0, seed=1)
+BOUNDS = {torch.float64: 1e-11, torch.float32: 1e-4}
+DTYPES = [*BOUNDS]
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def model(family: str = FAMILIES[0], dtype: torch.dtype = torch.float64) -> Decoder:
+    """Return a tiny model of a family."""
+    made = load(judge(family).folder, dtype=dtype).module
+    assert isinstance(made, Decoder)
+    for part in made.modules():
+        if isinstance(part, GatedDelta):
+            part.log_rate.fill_(-3.0)  # a state of long memory, in which a wrong beginning shows
+    return made
+
+
+def in_chunks(module: Decoder, text: Tensor, chunk: int, size: int = 4) -> Tensor:
+    """Return the logits of a text that is read in chunks, over pages of `size` tokens."""
+    pages, out = PagedCache(3 * len(text), size, {4: 64}), []
+    for start in range(0, len(text), chunk):
+        step = Step.paged(pages, {0: min(chunk, len(text) - start)})
+        out.append(module(text[None, start : start + chunk], step)[0])
+        step.advance()
+    return torch.cat(out)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_chunks_and_steps_are_the_whole(family: str, dtype: torch.dtype) -> None:
+    module, text = model(family, dtype), ids(23)
+    right = module(text[None])[0]
+    for chunk in (1, 3, 4, 9, 23):
+        assert far(in_chunks(module, text, chunk), right) < BOUNDS[dtype], chunk
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_kernel_gives_the_same_bits_in_any_chunks(family: str, dtype: torch.dtype) -> None:
+    """The kernel takes tokens one after another; in float32 the reference is within the rounding of it."""
+    module, text = model(family, dtype), ids(23)
+    with native.any_rows():
+        whole = in_chunks(module, text, 23)
+        assert all(torch.equal(in_chunks(module, text, chunk, size), whole) for chunk in (1, 4, 9) for size in (1, 4, 32))
+    with swapped(native, "fits_delta_rule", lambda *args: False):
+        assert dtype is torch.bfloat16 or far(in_chunks(module, text, 9), whole) < 1e-4
+
+
+def test_padding_leaves_a_state_as_it_is() -> None:
+    module, text = model(), ids(9)
+    padding = torch.tensor([[1] * 9, [0, 0, 0] + [1] * 6])
+    rows = torch.stack([text, torch.cat([text.new_zeros(3), text[:6]])])
+    logits = module(rows, Step.plain(rows, padding))
+    assert far(logits[0], module(text[None])[0]) < 1e-12 and far(logits[1, 3:], module(text[None, :6])[0]) < 1e-12
+
+
+def test_documents_of_a_packed_row_have_their_own_states() -> None:
+    module, first, second = model(), ids(7, seed=1), ids(5, seed=2)
+    logits = module(torch.cat([first, second])[None], Step.packed([7, 5]))[0]
+    assert far(logits, torch.cat([module(first[None])[0], module(second[None])[0]])) < 1e-12
+
+
+def answers(engine: Engine, prompts: list[list[int]], new: int, n: int = 1) -> list[list[float]]:
+    """Return the log-probabilities of the tokens of every text that the engine writes."""
+    for prompt in prompts:
+        engine.submit(Request(tuple(prompt), new, GREEDY, n=n, logprobs=0))
+    out: dict[tuple[int, int], list[float]] = {}
+    while not engine.idle:
+        for o in engine.step():
+            assert o.error is None
+            if o.token is not None and o.token.logprob is not None:
+                out.setdefault((o.request, o.index), []).append(o.token.logprob)
+    return [out[key] for key in sorted(out)]
+
+
+def alone(module: Decoder, prompt: list[int], new: int) -> list[float]:
+    """Return the log-probabilities of the likeliest tokens after a prompt, each by a forward of the text so far."""
+    text, out = list(prompt), []
+    for _ in range(new):
+        best = module(torch.tensor([text]))[0, -1].double().log_softmax(-1).max(-1)
+        text.append(int(best.indices))
+        out.append(float(best.values))
+    return out
+
+
+def apart(a: list[list[float]], b: list[list[float]]) -> float:
+    """Return the largest difference of two lists of texts."""
+    assert [len(x) for x in a] == [len(x) for x in b]
+    return max(abs(x - y) for one, other in zip(a, b, strict=True) for x, y in zip(one, other, strict=True))
+
+
+PROMPTS = [ids(n, seed=n).tolist() for n in (5, 16, 33, 21, 8)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_among_others_and_preempted(family: str, dtype: torch.dtype) -> None:
+    """Each text is the one that it would be alone, in steps of mixed chunks, and where pages run out and a text begins again."""
+    module = model(family, dtype)
+    right = [alone(module, prompt, 12) for prompt in PROMPTS]
+    for tokens, limits in ((400, SchedulerLimits(rows=11)), (80, SchedulerLimits(running=3, rows=32))):
+        assert apart(answers(Engine.of(module, tokens, limits, size=8), PROMPTS, 12), right) < BOUNDS[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_forks_of_one_prompt(dtype: torch.dtype) -> None:
+    module = model(dtype=dtype)
+    for prompt in PROMPTS[:3]:  # one ends with a page
+        assert apart(answers(Engine.of(module, 400, size=8), [prompt], 9, n=3), [alone(module, prompt, 9)] * 3) < BOUNDS[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_behind_a_cached_beginning(dtype: torch.dtype) -> None:
+    """A later text goes on from the state at the end of the last full page that both have."""
+    module, engine = model(dtype=dtype), Engine.of(model(dtype=dtype), 400, size=8)
+    beginning = ids(27, seed=7).tolist()
+    for ending in ([1, 2, 3], [4], [1, 2, 9, 9, 9], []):
+        prompt = beginning + ending
+        assert apart(answers(engine, [prompt], 9), [alone(module, prompt, 9)]) < BOUNDS[dtype]
+    cache = engine.storage.cache  # type: ignore[attr-defined]
+    assert cache.hits >= 3 * 24 and cache.sound()
+
+
+MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "no state is kept": (TextStates, "keep", lambda self, row, state: None),
+    "a text begins with another's state": (
+        TextStates,
+        "first",
+        lambda self, shape, dtype: torch.ones(len(self.positions), *shape, dtype=dtype),
+    ),
+    "copies leave states out": (
+        PagedCache,
+        "copy",
+        lambda self, allocator, request, indices: copied_rows(self, allocator, request, indices),
+    ),
+}
+copy = PagedCache.copy
+
+
+def copied_rows(self: PagedCache, allocator: Any, request: object, indices: Any) -> None:
+    """Copy shared pages without the states in them."""
+    pools = dict(self.pools)
+    for part in [p for p in pools if isinstance(p, MatrixState)]:
+        del self.pools[part]
+    copy(self, allocator, request, indices)
+    self.pools.update(pools)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutants_are_seen(mutant: str) -> None:
+    module, prompt = model(), PROMPTS[0]
+    right = [alone(module, prompt, 9)] * 3
+    with swapped(*MUTANTS[mutant]), swapped(native, "fits_delta_rule", lambda *args: False):
+        assert apart(answers(Engine.of(module, 400, size=8), [prompt], 9, n=3), right) > 1e-6
+
+
+def test_no_tokens_are_proposed() -> None:
+    """A state cannot be taken back, so a text that asks for proposals is written without."""
+    module = model()
+    assert states.stateful(module) and not Engine.of(module, 100).speculates

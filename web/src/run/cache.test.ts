@@ -1,0 +1,28 @@
+import { expect, test } from "vitest";
+import { cacheSteps, held, kept } from "./cache";
+import type { Tensor } from "./types";
+
+const tensor = (path: string, dims: string, shape: number[], settings: object = {}): Tensor =>
+  ({ path, dims, shape, bytes: 4 * shape.reduce((n, x) => n * x, 1), settings, inputs: [], flops: 0 }) as unknown as Tensor;
+
+// One block of each kind, over T rows: rows of 2 groups of 8, a convolution of the last 3 rows, a state of 4 heads of 8 × 16.
+const run = (T: number): Tensor[] => [
+  tensor("layers.0.attn.k_rot", "B T G K", [1, T, 2, 8]), tensor("layers.0.attn.v", "B T G K", [1, T, 2, 8]),
+  tensor("layers.1.conv.gated", "B T D", [1, T, 32]), tensor("layers.1.conv.z", "B T D", [1, T, 32], { rows: 3 }),
+  tensor("layers.2.delta.q", "B T G K", [1, T, 2, 8]), tensor("layers.2.delta.k", "B T G K", [1, T, 2, 8]), tensor("layers.2.delta.v", "B T H W", [1, T, 4, 16]),
+  tensor("layers.2.delta.z", "B T H W", [1, T, 4, 16]), tensor("layers.2.delta.q_sum", "B T G K", [1, T, 2, 8], { rows: 4 }), tensor("layers.2.delta.q_even", "B T G K", [1, T, 2, 8]),
+  tensor("layers.2.delta.decay", "B T H", [1, T, 4]), tensor("layers.2.delta.y", "B T H W", [1, T, 4, 16]),
+];
+
+test("attention keeps all rows, a convolution its last ones, a delta rule those and one state", () => {
+  const parts = kept(run(10));
+  expect(parts.map((k) => k.part)).toEqual(["layers.0.attn", "layers.1.conv", "layers.2.delta"]);
+  expect(parts.map((k) => held(k, 10))).toEqual([10 * 32 * 4, 3 * 32 * 4, 4 * (2 * 16 + 64) * 4 + 4 * 8 * 16 * 4]);
+  expect(parts.map((k) => held(k, 2))).toEqual([2 * 32 * 4, 2 * 32 * 4, 2 * (2 * 16 + 64) * 4 + 4 * 8 * 16 * 4]);
+});
+
+test("a step adds what the cache has more", () => {
+  const steps = cacheSteps([{ step: 0, fed: Array(10).fill(0), past: 0 }, { step: 1, fed: [0], past: 10 }] as never, { 0: run(10), 1: run(1) });
+  expect(steps.map((s) => s.bytes)).toEqual([10 * 128 + 384 + 1536 + 2048, 128]);
+  expect(steps[1]?.total).toBe(11 * 128 + 384 + 1536 + 2048);
+});
