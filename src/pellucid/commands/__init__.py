@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rest, settings = common_options(given)
         screen = Screen(json=settings.json, quiet=settings.quiet)
         messages.use(settings.language)
-        return app.run(app.build(), rest, screen)
+        return app.run(app.build(*rest[:1]), rest, screen)
     except PellucidError as wrong:
         screen.fault(str(wrong))
         return wrong.exit_code

@@ -58,12 +58,12 @@ class CommandGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def build() -> Any:
-    """Return the application, in the current language."""
+def build(chosen: str = "") -> Any:
+    """Return the application, in the current language: with the chosen command alone, with all of them if there is none of that name."""
     app = typer.Typer(cls=CommandGroup, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    for name in COMMANDS:
+    for name in (chosen,) if chosen in COMMANDS else COMMANDS:
         importlib.import_module(f"pellucid.commands.{name}").add(app)
-    return typer.main.get_command(app)
+    return typer.main.get_group(app)
 
 
 def command(app: typer.Typer, name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

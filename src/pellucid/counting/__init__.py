@@ -4,6 +4,7 @@ bill = counted(cfg, "deepseek-v3", "deepseek_v3", Setting(context=131072, batch=
 """
 
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -14,10 +15,9 @@ from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, share
 from pellucid.counting.closed import booked
 from pellucid.counting.distinct import PLACE, distinct
 from pellucid.counting.formats import add_bytes
-from pellucid.counting.meta_run import Ran, meta_model, run
+from pellucid.counting.meta_run import Ran, meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.weights import Weight, weights
-from pellucid.nn.transformer import Encoder, EncoderDecoder
 
 __all__ = ["Bill", "Number", "Setting", "counted", "weighed"]
 
@@ -25,15 +25,11 @@ __all__ = ["Bill", "Number", "Setting", "counted", "weighed"]
 def counted(cfg: Config, name: str, family: str, setting: Setting = Setting()) -> Bill:  # noqa: B008
     """Return the bill of a config."""
     bill = weighed(cfg, name, family, setting)
-    model = meta_model(bill.reduced.config, torch.bfloat16)
-    source = setting.source if setting.source is not None else setting.context
-    if isinstance(model, EncoderDecoder):
-        prefill, decode = run(model, 1, 0, setting.batch, source), run(model, 1, setting.context, setting.batch, source)
-        add_flops(bill, "prefill", prefill, 1, 0, source)
-    else:
-        prefill, decode = run(model, setting.context, 0, setting.batch), run(model, 1, setting.context, setting.batch)
-        add_flops(bill, "prefill", prefill, setting.context, 0)
-    if not isinstance(model, Encoder):
+    reduced, source = bill.reduced.config, setting.source if setting.source is not None else setting.context
+    rows, read = (setting.context, None) if cfg.encoder is None else (1, source)
+    add_flops(bill, "prefill", ran(reduced, rows, 0, setting.batch, read), rows, 0, read)
+    if not cfg.bidirectional:
+        decode = ran(reduced, 1, setting.context, setting.batch, read)
         add_flops(bill, "decode", decode, 1, setting.context, source)
         add_cache(bill, decode)
     return bill
@@ -50,7 +46,7 @@ def weighed(cfg: Config, name: str, family: str, setting: Setting) -> Bill:
 def add_parameters(bill: Bill) -> None:
     """Add every weight with its formula, the sums by layer, by part and in all, and the parameters active for one token."""
     reduced = distinct(bill.config, copies=2)
-    by_path = {w.path: w for w in weights(meta_model(reduced.config, torch.bfloat16))}
+    by_path = {w.path: w for w in weights_of(reduced.config)}
     for w in by_path.values():
         if (place := reduced.place(w.path)) is None:
             continue
@@ -85,6 +81,12 @@ def add_parameters(bill: Bill) -> None:
     symbols = "active" if bill.config.tied else "active − embed"
     numbers["parameters.active_without_input"] = Number(working, symbols, "" if bill.config.tied else f"{every - resting:,} − {table:,}")
     numbers["buffers.total"] = Number(sum(c.times * c.weight.count for c in bill.weights if not c.weight.parameter))
+
+
+@lru_cache(512)
+def weights_of(cfg: Config) -> tuple[Weight, ...]:
+    """Return every weight of a config's model."""
+    return tuple(weights(meta_model(cfg, torch.bfloat16)))
 
 
 def active(bill: Bill, path: str) -> Fraction:

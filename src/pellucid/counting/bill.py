@@ -6,6 +6,7 @@ bill["parameters.total"], bill["parameters.layers.0.attn.q.weight"], bill["cache
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 
 from pellucid.config import Config, Index, Layer
 from pellucid.counting import summary
@@ -42,7 +43,7 @@ class Counted:
     times: int
     active: Fraction = Fraction(1)
 
-    @property
+    @cached_property
     def part(self) -> str:
         return part_of(self.path, self.active)
 

@@ -4,6 +4,7 @@ There is no formula of a model here: FLOPs come from the ops that ran, bytes fro
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -63,6 +64,12 @@ def meta_model(cfg: Config, dtype: torch.dtype) -> Decoder | EncoderDecoder:
     with META:
         model = build(cfg)
     return cast(model, dtype).eval()
+
+
+@lru_cache(512)
+def ran(cfg: Config, rows: int, before: int, batch: int, source: int | None = None) -> Ran:
+    """Return what `run` counts of a config's model. One forward serves bills that differ in a device or in their dtypes alone."""
+    return run(meta_model(cfg, torch.bfloat16), rows, before, batch, source)
 
 
 def run(model: Decoder | EncoderDecoder, rows: int, before: int, batch: int, source: int | None = None) -> Ran:

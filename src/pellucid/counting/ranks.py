@@ -223,20 +223,28 @@ def pace(bill: Bill, split: Split, phase: str, device: Device) -> Pace:
     return Pace(tokens(bill, phase), tuple(rank.seconds(phase, device) for rank in ranks(bill, split)))
 
 
-def most_held(bill: Bill, split: Split, context: int, batch: int) -> int:
-    """Return the bytes of weights and cache on the fullest rank, for `batch` requests of `context` tokens."""
+def most_held(bill: Bill, split: Split, context: int, batch: int, weights: list[int] | None = None) -> int:
+    """Return the bytes of weights and cache on the fullest rank, for `batch` requests of `context` tokens. weights: `weights_held`."""
     other = replace(bill, setting=replace(bill.setting, context=context, batch=batch))
-    return max(int(rank.weights()) + int(rank.cache()) for rank in ranks(other, split))
+    each = weights_held(bill, split) if weights is None else weights
+    return max(own + int(rank.cache()) for own, rank in zip(each, ranks(other, split), strict=True))
+
+
+def weights_held(bill: Bill, split: Split) -> list[int]:
+    """Return the bytes of a rank's weights for each stage, whatever its requests are."""
+    return [int(rank.weights()) for rank in ranks(bill, split)]
 
 
 def largest_batch(bill: Bill, split: Split, device: Device) -> int | None:
     """Return the number of requests at the bill's context whose parts fit on every rank; None if any does."""
-    return largest(lambda n: most_held(bill, split, bill.setting.context, n) <= device.memory, MOST)
+    own = weights_held(bill, split)
+    return largest(lambda n: most_held(bill, split, bill.setting.context, n, own) <= device.memory, MOST)
 
 
 def longest_context(bill: Bill, split: Split, device: Device) -> int | None:
     """Return the longest context at the bill's batch whose parts fit on every rank; None if any does."""
-    return largest(lambda n: most_held(bill, split, n, bill.setting.batch) <= device.memory, bill.config.positions or MOST)
+    own = weights_held(bill, split)
+    return largest(lambda n: most_held(bill, split, n, bill.setting.batch, own) <= device.memory, bill.config.positions or MOST)
 
 
 def requests(bill: Bill, split: Split) -> int:

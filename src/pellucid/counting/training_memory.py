@@ -18,7 +18,7 @@ from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.counting.bill import BYTES, Bill
 from pellucid.counting.distinct import distinct
-from pellucid.counting.meta_run import meta_model, run
+from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
 from pellucid.counting.weights import axes_of
@@ -117,8 +117,8 @@ def forward_of(bill: Bill) -> Number:
     if bill.config.encoder is None:
         return Number(bill["flops.prefill"].value, "prefill")
     s = bill.setting
-    ran = run(meta_model(bill.reduced.config, torch.bfloat16), s.context, 0, s.batch, s.source or s.context)
-    places = ((bill.reduced.place(path), n) for path, n in ran.flops.items())
+    counts = ran(bill.reduced.config, s.context, 0, s.batch, s.source or s.context)
+    places = ((bill.reduced.place(path), n) for path, n in counts.flops.items())
     return Number(sum(place[1] * n for place, n in places if place is not None))
 
 

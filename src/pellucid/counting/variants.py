@@ -9,12 +9,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
 from pellucid.config import AnyAttention, Attention, Config, Layer, Mlp, Moe
 from pellucid.counting import Bill, add_cache
 from pellucid.counting.distinct import distinct
-from pellucid.counting.meta_run import meta_model, run
+from pellucid.counting.meta_run import ran
 from pellucid.errors import UseError
 
 GROUPS = 8  # of most models with GQA
@@ -119,5 +117,5 @@ def cache_of(cfg: Config, like: Bill) -> Bill:
     cfg = replace(cfg, vocab=1, layers=small(cfg.layers), encoder=None if cfg.encoder is None else small(cfg.encoder))
     bill = Bill(like.model, like.family, cfg, like.setting, distinct(cfg))
     s = like.setting
-    add_cache(bill, run(meta_model(bill.reduced.config, torch.bfloat16), 1, s.context, s.batch, s.source or s.context))
+    add_cache(bill, ran(bill.reduced.config, 1, s.context, s.batch, s.source or s.context))
     return bill
