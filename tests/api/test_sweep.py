@@ -4,15 +4,14 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import torch
 from torch import Tensor
 
 import pellucid
+from documented import accept
 from pellucid import ablate, add, continuation, heads, noise, patch, put, sweep, take, without, zero
 from pellucid.api import sweep as sweeping
 from pellucid.api.model import Model, specimens
@@ -27,7 +26,6 @@ from tiny import swapped
 FRANCE, JAPAN = "The capital of France is", "The capital of Japan is"
 WORDS = {"pellucid/capitals-t5": ("法国", "日本"), "pellucid/capitals-bert": (" France", " Japan"), "pellucid/reader": (" red", " blue")}
 READING = ("The key of Alda is red. The key of Alda is", "The key of Alda is blue. The key of Alda is")
-SCHEMAS = Path(pellucid.__file__).parent / "schemas"
 SWEEP = sys.modules["pellucid.api.sweep"]
 
 
@@ -185,7 +183,7 @@ def test_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["patch", "pellucid/capitals", FRANCE, JAPAN, "--metric", " Paris", " Tokyo", "--by", "H,T", "--over", "layers.*.attn.z"]
     assert main([*arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, json.loads((SCHEMAS / "patch.json").read_text(encoding="utf-8")))
+    accept(document, "patch")
     own = pellucid.load("pellucid/capitals")
     s = patch(own, FRANCE, JAPAN, "layers.*.attn.z", "H T", (" Paris", " Tokyo"))
     assert document["shape"] == [4, 4, 5] and document["values"] == s.values.flatten().tolist() and document["pieces"][3] == " Japan"
@@ -195,7 +193,7 @@ def test_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{path}  H={at['H']}, T={at['T']}" in out and f"{value:.2f}" in out
     assert main(["heads", "pellucid/capitals", "--json", "--length", "8"]) == 0
     document = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, json.loads((SCHEMAS / "heads.json").read_text(encoding="utf-8")))
+    accept(document, "heads")
     assert document["scores"]["first"] == heads(own, 8).values["first"].tolist()
     assert main(["heads", "pellucid/capitals", "--lang", "zh"]) == 0 and "归纳" in capsys.readouterr().out
 

@@ -8,17 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 import pellucid
+from documented import accept
 from pellucid.api.model import Model
 from pellucid.commands import main
 
 SOURCE = (
     "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
-SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "run.json").read_text(encoding="utf-8"))
 Captured = pytest.CaptureFixture[str]
 
 
@@ -38,7 +37,7 @@ def run(capsys: Captured, *given: object) -> tuple[int, str, str]:
 
 def document(capsys: Captured, *given: object) -> dict[str, Any]:
     reply: dict[str, Any] = json.loads(run(capsys, *given, "--json")[1])
-    jsonschema.validate(reply, SCHEMA)
+    accept(reply, "run")
     return reply
 
 

@@ -11,10 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 import pellucid
+from documented import SCHEMAS, accept, refused
 from pellucid import messages
 from pellucid.api.model import specimens
 from pellucid.commands import app, main
@@ -23,7 +23,6 @@ from pellucid.errors import UseError
 from pellucid.terminal import structure
 from pellucid.tracing import load_trace
 
-SCHEMAS = Path(pellucid.__file__).parent / "schemas"
 CHINESE = re.compile(r"[\u3400-\u9fff]")
 Captured = pytest.CaptureFixture[str]
 
@@ -41,11 +40,8 @@ def judged(capsys: Captured, *given: object) -> tuple[int, dict[str, Any]]:
     code, out, _ = run(capsys, *given, "--json")
     assert out.count("\n") == 1
     document: dict[str, Any] = json.loads(out)
-    schema = json.loads((SCHEMAS / f"{given[0]}.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(document, schema)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(document | {"schema": 2}, schema)
+    accept(document, str(given[0]))
+    assert refused(document | {"schema": 2}, str(given[0]))
     return code, document
 
 

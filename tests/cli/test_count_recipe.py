@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 import pellucid
+from documented import accept
 from pellucid.commands import main
 from pellucid.documents import recipe_bill as bills
 from pellucid.documents.recipe_bill import recipe_bill
@@ -17,14 +17,13 @@ from text_runs import recipe_of, shards_of
 from training import ROOT
 
 STORIES = ROOT / "recipes" / "stories.toml"
-SCHEMAS = Path(pellucid.__file__).parent / "schemas"
 
 
 def test_a_recipe_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """Parameters as the model has them, moments and gradients of float32, and the tokens of all steps; as text in both languages."""
     assert main(["count", str(STORIES), "--json"]) == 0
     bill = json.loads(capsys.readouterr().out)
-    jsonschema.validate(bill, json.loads((SCHEMAS / "count.json").read_text()))
+    accept(bill, "count")
     s, made = read_recipe(STORIES).train, recipe_bill(STORIES)
     total = sum(p.numel() for p in build(made.bill.config).parameters())
     training = {name: entry["value"] for name, entry in bill["training"].items()}

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import torch
 from rich.cells import cell_len
 
 import pellucid
+from documented import accept
 from pellucid.api.model import Model
 from pellucid.axes import letters
 from pellucid.commands import main
@@ -28,7 +28,6 @@ from pellucid.terminal.run_lines import Display
 from pellucid.tokenizer.pieces import Piece
 from tiny import FAMILIES, tiny
 
-SCHEMAS = Path(pellucid.__file__).parent / "schemas"
 PROMPT = "The capital of France is"
 CHINESE = re.compile(r"[\u3400-\u9fff]")
 
@@ -57,11 +56,6 @@ def run(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]
     return code, out, err
 
 
-def schema(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
-    return content
-
-
 def unlike(document: dict[str, Any], model: Model, steps: int) -> list[str]:
     """Return where a document of `explain --json` differs from the public API."""
     run = pellucid.trace(model, document["prompt"], steps)
@@ -83,7 +77,7 @@ def unlike(document: dict[str, Any], model: Model, steps: int) -> list[str]:
 def test_json_is_the_python_api(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run("explain", str(folder), PROMPT, "--json", "--steps", "2", capsys=capsys)
     document = json.loads(out)
-    jsonschema.validate(document, schema("explain"))
+    accept(document, "explain")
     model = pellucid.load(folder, dtype="float32")
     assert code == 0
     assert unlike(document, model, 2) == []
@@ -132,7 +126,7 @@ def test_every_family(name: str) -> None:
         folded = plain(view, width=width)
         assert max(map(cell_len, folded.splitlines())) <= width
         assert folded.count("\n") < text.count("\n")
-    jsonschema.validate(run_document(view.run, view.trace.steps), schema("explain"))
+    accept(run_document(view.run, view.trace.steps), "explain")
     assert [m.cached for m in view.steps] == [0, 1 if model.config.encoder else 4]
 
 
@@ -174,7 +168,7 @@ def test_a_cell_in_the_terminal(explained: RunView, capsys: pytest.CaptureFixtur
     assert f"{len(hidden)} more, which add up to {number.number(sum(hidden))}" in out
     code, out, _ = run("explain", PROMPT, "--cell", path, "1,-1,3", "--json", capsys=capsys)
     document = json.loads(out)
-    jsonschema.validate(document, schema("explain"))
+    accept(document, "explain")
     assert document["cell"]["index"] == [0, 1, 4, 3]
     assert sum(document["cell"]["summands"]) == pytest.approx(document["cell"]["total"], abs=1e-9)
 
@@ -184,7 +178,7 @@ def test_the_parts_of_a_cell_in_the_terminal(explained: RunView, capsys: pytest.
     where = ("--cell", "layers.1.attn.q", "4,1,7", "--parts")
     code, out, _ = run("explain", PROMPT, *where, "--json", capsys=capsys)
     document = json.loads(out)
-    jsonschema.validate(document, schema("explain"))
+    accept(document, "explain")
     made = document["parts"]
     assert code == 0 and made["total"] == pytest.approx(document["cell"]["value"], abs=1e-4) and made["constant"] == ["norm"]
     code, out, _ = run("explain", PROMPT, *where, capsys=capsys)
@@ -249,7 +243,7 @@ def test_numbers_that_are_none() -> None:
     assert "NaN" in text and "-∞" in text
     document = run_document(view.run, view.trace.steps)
     json.dumps(document, allow_nan=False)
-    jsonschema.validate(document, schema("explain"))
+    accept(document, "explain")
     assert document["next"]["probability"] is None
 
 

@@ -2,19 +2,17 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import torch
 
 import pellucid
+from documented import accept
 from pellucid.api.model import specimens
 from pellucid.commands import main
 from pellucid.errors import UseError
 
-SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "explain.json").read_text(encoding="utf-8"))
 CAPITAL = "The capital of France is"
 PROMPTS = {"pellucid/capitals-bert": f"{CAPITAL} ___.", "pellucid/capitals-t5": f"{CAPITAL} Paris."}
 PROMPTS |= {"pellucid/reader": "The key of Alda is red. The key of Borin is blue. The key of Alda is"}
@@ -25,7 +23,7 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
     capsys.readouterr()
     assert main(["explain", *words, "--json"]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, SCHEMA)
+    accept(document, "explain")
     return document
 
 

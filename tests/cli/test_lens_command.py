@@ -1,16 +1,14 @@
 """`pellucid lens`: its numbers are the function's, and one line for a row or a word that cannot be read."""
 
 import json
-from pathlib import Path
 
-import jsonschema
 import pytest
 
 import pellucid
+from documented import accept
 from pellucid.commands import main
 from pellucid.documents.number import number
 
-SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "lens.json").read_text(encoding="utf-8"))
 NAME, PROMPT = "pellucid/capitals", "The capital of France is"
 
 
@@ -23,7 +21,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
 @pytest.mark.parametrize("row", [-1, 2])
 def test_each_block_is_read(capsys: pytest.CaptureFixture[str], row: int) -> None:
     document = json.loads(run(capsys, NAME, PROMPT, "--row", str(row), "--json"))
-    jsonschema.validate(document, SCHEMA)
+    accept(document, "lens")
     model = pellucid.load(NAME)
     own = pellucid.lens(model, pellucid.trace(model, PROMPT), row=row)
     assert [layer["path"] for layer in document["layers"]] == [path for path, _ in own]

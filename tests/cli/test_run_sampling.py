@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 import pellucid
+from documented import accept
 from pellucid.commands import main
 from pellucid.commands import run as command
 from pellucid.engine.defaults import defaults
@@ -18,7 +18,6 @@ from pellucid.errors import ConfigError
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.uniform import sibling
 
-SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "run.json").read_text(encoding="utf-8"))
 Captured = pytest.CaptureFixture[str]
 OPTIONS: dict[str, Any] = {"temperature": 1.4, "top_k": 30, "top_p": 0.9, "min_p": 0.01, "repetition": 1.3, "presence": 0.4}
 OPTIONS |= {"frequency": -0.2, "seed": 5}
@@ -43,7 +42,7 @@ def drawn(capsys: Captured, model: Path, *given: object) -> tuple[dict[str, Any]
     code, out, err = run(capsys, "run", model, "The cat", "--max-new-tokens", 12, "--json", *given)
     assert code == 0, err
     document: dict[str, Any] = json.loads(out)
-    jsonschema.validate(document, SCHEMA)
+    accept(document, "run")
     return document, err
 
 

@@ -5,11 +5,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import torch
 
 import pellucid
+from documented import accept
 from pellucid.commands import main
 from pellucid.engine import engine as driving
 from pellucid.engine import score as scoring
@@ -79,8 +79,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     each = model.logprobs(torch.tensor([model.tokenizer.encode("The capital of France is Paris.")]))[0].tolist()
     assert main(["score", "pellucid/capitals", str(file), "--tokens", "--dtype", "float32", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    schema = json.loads((Path(pellucid.__file__).parent / "schemas" / "score.json").read_text())
-    jsonschema.validate(document, schema)
+    accept(document, "score")
     assert [x["log_probability"] for x in document["each"]] == pytest.approx(each, abs=1e-4)
     assert document["perplexity"] == pytest.approx(math.exp(-sum(each) / len(each)), rel=1e-4)
     assert document["bits_per_byte"] == pytest.approx(-sum(each) / math.log(2) / len(" capital of France is Paris."), rel=1e-4)

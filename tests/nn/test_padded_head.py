@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
 import pellucid
+from documented import accept
 from pellucid.commands import main
 from pellucid.engine.text import Text
 from pellucid.errors import TokenizerError
@@ -29,7 +29,6 @@ from vocabularies import KINDS, ours, spec
 
 PROMPT = "The capital of France is"
 SPECIMEN = Path(pellucid.__file__).parent / "specimens" / "capitals-llama"
-SCHEMAS = Path(pellucid.__file__).parent / "schemas"
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 Captured = pytest.CaptureFixture[str]
 
@@ -71,7 +70,7 @@ def run(capsys: Captured, *given: object) -> tuple[str, dict[str, Any]]:
     shutil.rmtree(given[given.index("--save") + 1], ignore_errors=True) if "--save" in given else None
     assert main([*(str(word) for word in given), "--json"]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, json.loads((SCHEMAS / f"{given[0]}.json").read_text(encoding="utf-8")))
+    accept(document, given[0])
     return text, document
 
 

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-import pellucid
+from documented import accept
 from openai_served import long_folder, openai_served
 from pellucid.api.model import load
 from pellucid.commands import main
@@ -26,7 +25,6 @@ from pellucid.server.openai.serve_guard import ServeGuard
 from pellucid.server.openai.serving import SERVE_LIMITS, Address
 from tiny import swapped
 
-SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "serve.json").read_text(encoding="utf-8"))
 PORT, KEY = 8000, "sk-secret"
 MODEL = "pellucid/capitals"
 
@@ -180,7 +178,7 @@ LONG: dict[str, Any] = {"prompt": "secret words", "ignore_eos": True, "temperatu
 
 def test_a_process_drains_and_logs_no_text(process: Process) -> None:
     """The first SIGTERM lets a stream end, and refuses what comes new; then the process ends with 0."""
-    jsonschema.validate(process.document, SCHEMA)
+    accept(process.document, "serve")
     assert process.document["models"] == ["long"] and process.status("/health") == 200
     stream = process.ask("/v1/completions", max_tokens=3000, **LONG)
     stream.readline()

@@ -5,12 +5,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
-import jsonschema
 import pytest
 
-import pellucid
+from documented import accept
 from openai_served import on_a_socket
 from pellucid.analysis import verify_server
 from pellucid.api.model import load
@@ -18,7 +16,6 @@ from pellucid.commands import main
 from tiny import swapped
 
 MODEL, OTHER = "pellucid/capitals-llama", "pellucid/capitals"
-SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "verify.json").read_text(encoding="utf-8"))
 KEY = "sk-verify"
 
 
@@ -38,7 +35,7 @@ def verified(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict
     """Return the exit code and the document of a command."""
     code = main(["verify", *words, "--json"])
     document = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, SCHEMA)
+    accept(document, "verify")
     return code, document
 
 

@@ -5,16 +5,15 @@ No time is asserted.
 """
 
 import asyncio
-import json
 import time
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import torch
 
 import pellucid
+from documented import accept
 from pellucid import catalog
 from pellucid.bench import idle, last_measured, machine_limits, timing
 from pellucid.counting.fit import seconds
@@ -23,8 +22,6 @@ from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.worker import Stop
 from pellucid.server.bench import Bench
 from served import Served, judge, served
-
-SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "bench.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +43,7 @@ def test_a_measurement_is_the_commands(api: Served) -> None:
     reply = post(api, model="pellucid/capitals", context=12, new=2)
     assert reply.status_code == 200, reply.text
     document = reply.json()
-    jsonschema.validate(document, SCHEMA)
+    accept(document, "bench")
     assert document["setting"] == {"context": 12, "dtype": "float32", "random_weights": False}
     assert [len(p["parts"]) > 3 for p in document["phases"].values()] == [True, True] and document["phases"]["decode"]["planned"]
     loaded = api.session.registry["pellucid/capitals"]

@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import jsonschema
 import pytest
 import torch
 
 import pellucid
+from documented import accept
 from pellucid.analysis import run_difference
 from pellucid.commands import main
 from pellucid.training import stretches
@@ -19,8 +19,6 @@ from pellucid.training.stretches import verify_stretches
 from test_replay import recipe_in
 from tiny import swapped
 from training import unmeasured
-
-SCHEMAS = Path(pellucid.__file__).parent / "schemas"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +42,7 @@ def judged(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dic
     """Return a command's exit code and its JSON, which its schema accepts."""
     code = main([*map(str, words), "--json"])
     document = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, json.loads((SCHEMAS / f"{words[0]}.json").read_text(encoding="utf-8")))
+    accept(document, words[0])
     return code, document
 
 
