@@ -125,12 +125,15 @@ REFUSED = {
 
 
 def test_a_type_checker_sees_the_settings(tmp_path: Path) -> None:
-    """mypy takes what is right, and refuses each misspelt setting in its own line."""
+    """mypy takes what is right, and refuses each misspelt setting in its own line.
+
+    With the project's own settings, so that it begins with what mypy has kept of the project; others would take half a minute more.
+    """
     file = tmp_path / "snippet.py"
     file.write_text(SNIPPET + "\n".join(REFUSED) + "\n")
-    root = Path(pellucid.__file__).parents[2]
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context", str(file)]
-    message = subprocess.run(command, capture_output=True, text=True, cwd=root).stdout.splitlines()
+    assert (Path(pellucid.__file__).parent / "py.typed").is_file()
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", str(file)]
+    message = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2]).stdout.splitlines()
     first = SNIPPET.count("\n") + 1
     # A cached run names the file by the place that it had then.
     lines = {int(line.split(":")[1]): line for line in message if Path(line.split(":")[0]).name == file.name and ": error:" in line}
