@@ -11,13 +11,14 @@ import string
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from pellucid import messages
 from pellucid.errors import PellucidError
-from source_tree import write
+from source_tree import nodes, parsed, write
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "src/pellucid"
@@ -65,7 +66,7 @@ def sources(root: Path) -> list[Tree]:
     """Return every Python file of the package, and its tree, but for those that make sentences out of keys."""
     files = sorted((root / PACKAGE).rglob("*.py"))
     return [
-        (p.relative_to(root / PACKAGE), ast.parse(p.read_text(encoding="utf-8")))
+        (p.relative_to(root / PACKAGE), parsed(p.read_text(encoding="utf-8")))
         for p in files
         if "messages" not in p.parts and p.name != "errors.py"
     ]
@@ -159,7 +160,7 @@ def values(node: ast.expr | None, scopes: tuple[ast.AST, ...]) -> set[str] | Non
         for scope in reversed(scopes):
             several = several or [
                 n.value
-                for n in ast.walk(scope)
+                for n in nodes(scope)
                 if isinstance(n, ast.Assign | ast.AnnAssign)
                 and n.value
                 and node.id in map(ast.unparse, getattr(n, "targets", [getattr(n, "target", n)]))
@@ -178,8 +179,8 @@ def spoken(trees: list[Tree]) -> Iterator[tuple[Path, ast.Call, str, set[str] | 
     while grown:
         grown, calls_found = False, []
         for path, tree in trees:
-            near = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
-            near |= {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+            near = {n.name for n in nodes(tree) if isinstance(n, ast.FunctionDef)}
+            near |= {a.asname or a.name for n in nodes(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
             for call, inside in calls(tree):
                 at, name, home = speakers.get(called(call), (0, "", Path()))
                 owner = call.func.value.id if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) else ""
@@ -201,6 +202,7 @@ def prefixed(node: ast.expr | None) -> set[str]:
     return {f"{family}*" for family in FAMILIES if str(start).startswith(family)}
 
 
+@cache
 def errors(kind: type[PellucidError] = PellucidError) -> set[str]:
     """Return the names of the classes of errors.py."""
     return {kind.__name__}.union(*(errors(k) for k in kind.__subclasses__()))
@@ -223,7 +225,7 @@ def unspoken(root: Path) -> Iterator[str]:
 
 def unused(root: Path) -> Iterator[str]:
     """Yield keys that neither the package nor the page's sources name."""
-    named = {n.value for _, tree in sources(root) for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    named = {n.value for _, tree in sources(root) for n in nodes(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     for file in (root / "web" / "src").rglob("*"):
         if file.suffix in {".ts", ".svelte"}:
             named |= set(re.findall(r"""["'`]([\w.]+)["'`]""", file.read_text(encoding="utf-8")))
@@ -246,20 +248,21 @@ def outspoken(root: Path) -> Iterator[str]:
 
     A comment on a field of a TypedDict goes into the page's types, and is a docstring.
     """
+    speakers = SHOWN | errors()
     for path, tree in sources(root):
         shown: set[int] = set()
-        quiet = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-        for document in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and "TypedDict" in map(ast.unparse, n.bases)):
+        quiet = {id(n.value) for n in nodes(tree) if isinstance(n, ast.Expr)}
+        for document in (n for n in nodes(tree) if isinstance(n, ast.ClassDef) and "TypedDict" in map(ast.unparse, n.bases)):
             quiet |= {id(n) for field in document.body if isinstance(field, ast.AnnAssign) for n in ast.walk(field.annotation)}
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             roots: list[ast.AST] = []
             if isinstance(node, ast.Raise) and node.exc:
                 roots = [node.exc]
             elif isinstance(node, ast.Call):
                 roots = [k.value for k in node.keywords if k.arg in SHOWN_AS]
-                roots += [*node.args, *node.keywords] if called(node) in SHOWN | errors() else []
+                roots += [*node.args, *node.keywords] if called(node) in speakers else []
             shown |= {id(n) for r in roots for n in ast.walk(r)}
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in quiet or node.value in ALLOWED:
                 continue
             if run_of_words(node.value) >= (2 if id(node) in shown else 3):

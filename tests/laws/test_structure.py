@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import pellucid
-from source_tree import write
+from source_tree import nodes, parsed, shared, write
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "src/pellucid"
@@ -68,7 +68,7 @@ def files(root: Path, *suffixes: str) -> Iterator[Path]:
 def sources(root: Path) -> Iterator[tuple[Path, ast.Module]]:
     """Yield every Python file of the package, by its path within it, and its tree."""
     for file in files(root / PACKAGE, ".py"):
-        yield file.relative_to(root / PACKAGE), ast.parse(file.read_text(encoding="utf-8"))
+        yield file.relative_to(root / PACKAGE), parsed(file.read_text(encoding="utf-8"))
 
 
 def unit(path: Path) -> str:
@@ -93,6 +93,12 @@ def imported(path: Path, tree: ast.AST, typing: bool = False) -> Iterator[tuple[
         yield from imported(path, node, types_too)
 
 
+@shared
+def imports(path: Path, tree: ast.Module) -> tuple[tuple[int, str, bool], ...]:
+    """Return what `imported` yields of a file."""
+    return tuple(imported(path, tree))
+
+
 def climbs(root: Path) -> Iterator[str]:
     """Yield imports from a higher floor or between faces, circles of modules, modules without a floor, torch on the ground floor."""
     floor_of = {name: i for i, floor in enumerate(FLOORS) for name in floor}
@@ -104,7 +110,7 @@ def climbs(root: Path) -> Iterator[str]:
         if here not in floor_of:
             yield f"{path}: {here} has no floor"
             continue
-        for line, name, typing in imported(path, tree):
+        for line, name, typing in imports(path, tree):
             words = name.split(".")
             if words[0] == "torch" and floor_of[here] == 0:
                 yield f"{path}:{line}: the ground floor imports no torch"
@@ -158,8 +164,8 @@ def narrow(root: Path) -> Iterator[str]:
     for path, tree in sources(root):
         if unit(path) not in {"ops", "nn"}:
             continue
-        compared = {id(n) for c in ast.walk(tree) if isinstance(c, ast.Compare) for n in ast.walk(c)}  # asks, and casts nothing
-        for node in ast.walk(tree):
+        compared = {id(n) for c in nodes(tree) if isinstance(c, ast.Compare) for n in ast.walk(c)}  # asks, and casts nothing
+        for node in nodes(tree):
             text = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Constant) and id(node) not in compared else ""
             cast = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "float"
             if (cast or text in {"torch.float32", "torch.float", "'float32'"}) and (str(path), text) not in FLOAT32:
@@ -170,15 +176,15 @@ def unsafe(root: Path) -> Iterator[str]:
     """Yield ways to run code that came with data, and judges of the tests in the package."""
     for path, tree in sources(root):
         known: dict[str, str] = {}
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Import):
                 known |= {a.asname: a.name for a in node.names if a.asname}
             elif isinstance(node, ast.ImportFrom):
                 known |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-        for line, name, _ in imported(path, tree):
+        for line, name, _ in imports(path, tree):
             if (top := name.split(".")[0]) in UNSAFE_MODULES | JUDGES and (path.name, top) not in JUDGED:
                 yield f"{path}:{line}: imports {top}"
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if not isinstance(node, ast.Call):
                 continue
             first, dot, rest = ast.unparse(node.func).partition(".")
