@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -57,10 +58,23 @@ GIVES = {
     "transform.norm": "transform",
 }
 UNSEEN = ".kv_b", ".relative"
+KEPT: WeakKeyDictionary[nn.Module, tuple[object, Aliases]] = WeakKeyDictionary()  # with what the model was made of
 
 
 def aliases(module: Any, family: Family | None = None) -> Aliases:
-    """Return {every other name of a model's tensors: our paths}. Without its family, transformers' names are left out."""
+    """Return {every other name of a model's tensors: our paths}. Without its family, transformers' names are left out.
+
+    They are kept with the model until a part of it is replaced, as every watch asks for them.
+    """
+    parts = tuple((path, type(part), *part._parameters, *part._buffers) for path, part in module.named_modules())
+    made_of = (family, module.config, parts)
+    if module not in KEPT or KEPT[module][0] != made_of:
+        KEPT[module] = made_of, found(module, family)
+    return KEPT[module][1]
+
+
+def found(module: Any, family: Family | None) -> Aliases:
+    """Return the names, found anew."""
     own = {path for path, _ in module.named_modules()}
     names = {} if family is None else dict(of_transformers(module, family))
     for prefix, stack in stacks(module):
@@ -146,7 +160,8 @@ def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[st
     parts = dict(module.named_modules(remove_duplicate=False))
     named: dict[str, str] = {}  # our module: theirs
     taken: dict[str, list[str]] = {}
-    for g in (g for g in groups(module, family) if len(g.disk) == 1 and g.disk[0].endswith(".weight")):
+    of_disk = groups(module, family)
+    for g in (g for g in of_disk if len(g.disk) == 1 and g.disk[0].endswith(".weight")):
         theirs = g.disk[0].removesuffix(".weight")
         for path in (name.removesuffix(".weight") for name in g.ours if name.endswith(".weight")):
             named[path] = theirs
@@ -155,7 +170,7 @@ def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[st
                 continue
             if path != "head" and not (path == "embed" and module.config.embed_scale != 1.0):
                 taken.setdefault(theirs, []).append(path)
-    biased = any("head.bias" in g.ours and not g.disk[0].endswith(".bias") for g in groups(module, family))  # Marian adds it after
+    biased = any("head.bias" in g.ours and not g.disk[0].endswith(".bias") for g in of_disk)  # Marian adds it after
     if module.config.head and not biased:
         apart = named.get("head", "") not in ("", named.get("embed"))
         yield named["head"] if apart else "lm_head", (product(module.config),)
