@@ -54,7 +54,7 @@ def in_page(text: str) -> dict[str, Any]:
 def by_faces(api: Served, specimen: Model, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
     """Return the run document of one prompt by every face."""
     trace = pellucid.trace(specimen, PROMPT, terms=True)
-    trace.save_html(folder / "run.html")
+    trace.save_html(folder / "run.html", cells=100)
     (cell,) = re.findall(r"srcdoc='(.*?)'", trace._repr_html_(), re.S)
     return {
         "explain": by_explain(capsys),

@@ -64,9 +64,9 @@ def kept_beside(self: Run, n: int, find: Callable[[], Any]) -> Any:
     return self.again[n]
 
 
-def child(counted: bool) -> list[tuple[int, int]]:
+def child(counted: bool, runs: int = RUNS) -> list[tuple[int, int]]:
     """Call `looked_at` in a process of its own, whose memory no other test has used."""
-    code = f"import json, test_server_budget as t; print(json.dumps(t.looked_at({RUNS}, {TOKENS}, {KEPT}, {counted})))"
+    code = f"import json, test_server_budget as t; print(json.dumps(t.looked_at({runs}, {TOKENS}, {KEPT}, {counted})))"
     where = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run([sys.executable, "-c", code], env=where, capture_output=True, text=True, timeout=7200)
     assert ran.returncode == 0, ran.stderr[-2000:]
@@ -87,8 +87,8 @@ def test_the_process_has_what_the_budget_says() -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.skipif(FULL, reason="200 uncounted runs of 4,096 tokens have no place anywhere")
 def test_the_mutant_is_seen() -> None:
-    """The mutant leaves recomputed values uncounted."""
-    assert max(had - total for total, had in child(counted=False)) > NEITHER
+    """The mutant leaves recomputed values uncounted; some runs of it are enough."""
+    assert max(had - total for total, had in child(counted=False, runs=RUNS // 2)) > NEITHER
 
 
 def test_a_block_is_found_wherever_it_is_held() -> None:
