@@ -35,6 +35,7 @@ def _no_grad() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.quick(2)
 def test_an_unswitched_variant_is_the_model(name: str) -> None:
     """Bit for bit, over the same Parameters, with the model's name, config, tokenizer, files and settings."""
     model = plain(name)

@@ -111,6 +111,7 @@ def named(made: Plans) -> set[str]:
 @needs_kernels
 @pytest.mark.parametrize("form", ["int8", "int4"])
 @pytest.mark.parametrize("family", HELD)
+@pytest.mark.quick(3)
 def test_in_blocks(family: str, form: str) -> None:
     """Weights in blocks are planned as plain ones are, experts and latents too, and only a few matrices are made plain."""
     cfg = config_of(family, "plain")

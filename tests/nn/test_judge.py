@@ -86,6 +86,7 @@ CHANGES = [(f, q, change) for f, kind in KINDS.items() for q, change in kind.cha
 
 
 @pytest.mark.parametrize(("family", "quirk", "change"), CHANGES, ids=lambda x: "-".join(x) if isinstance(x, dict) else None)
+@pytest.mark.quick(2)
 def test_another_config_differs(family: str, quirk: str, change: dict[str, Any]) -> None:
     j = judge(family, quirk)
     ids = given(j)
