@@ -69,12 +69,12 @@ def aliases(module: Any, family: Family | None = None) -> Aliases:
     parts = tuple((path, type(part), *part._parameters, *part._buffers) for path, part in module.named_modules())
     made_of = (family, module.config, parts)
     if module not in KEPT or KEPT[module][0] != made_of:
-        KEPT[module] = made_of, found(module, family)
+        KEPT[module] = made_of, made_anew(module, family)
     return KEPT[module][1]
 
 
-def found(module: Any, family: Family | None) -> Aliases:
-    """Return the names, found anew."""
+def made_anew(module: Any, family: Family | None) -> Aliases:
+    """Return the names without what is kept."""
     own = {path for path, _ in module.named_modules()}
     names = {} if family is None else dict(of_transformers(module, family))
     for prefix, stack in stacks(module):
