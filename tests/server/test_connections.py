@@ -333,7 +333,7 @@ def open_port(limits: Limits) -> Iterator[int]:
         server.should_exit = True
         thread.join()
         own.close()
-        api.worker.close()
+        api.close()
 
 
 def ask(at: int, path: str = "/") -> bytes:

@@ -109,7 +109,7 @@ def test_the_page_is_there_before_the_model() -> None:
         threading.Timer(0.2, session.set_exception, [RequestError("server.model", 404, found="x", known="y")]).start()
         waited = client.get("/api/models")
         assert (waited.status_code, judge(waited.json(), "error")["error"]["code"]) == (404, "server.model")
-    api.worker.close()
+    api.close()
 
 
 def test_no_failure_leaves_who_waits() -> None:

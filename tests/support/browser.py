@@ -121,7 +121,7 @@ def serve_from_thread(source: str, **settings: Any) -> Iterator[str]:
         server.should_exit = True
         thread.join(30)
         own.close()
-        api.worker.close()
+        api.close()
 
 
 @dataclass

@@ -95,4 +95,4 @@ def served(opened: str | None = "pellucid/capitals", limits: Limits = LIMITS, **
         with TestClient(app, f"http://127.0.0.1:{PORT}", headers={"authorization": f"Bearer {TOKEN}"}) as client:
             yield Served(client, session.result(), api)
     finally:
-        api.worker.close()
+        api.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.documents.cell_parts import CellPartsDocument
+from pellucid.documents.chat_answer import ChatEventDocument
 from pellucid.documents.code import CodeDocument
 from pellucid.documents.comparison import ComparisonDocument
 from pellucid.documents.definition import definitions, interfaces
@@ -43,7 +44,10 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "moved": WhyDocument,
 }
 OF_MAP = {"map": MapDocument}
+OF_CHAT = {"chat": ChatEventDocument}
 OF_EXHIBITS = {"exhibits": ExhibitListDocument, "exhibit": ExhibitDocument, "training": TrainingDocument}
+EVERY = NAMED | OF_MAP | OF_CHAT | OF_EXHIBITS
+IMPORTED_BY_CHAT = 'import type { AnswerDocument } from "../run/documents";'
 IMPORTED_BY_MAP = 'import type { LensLayerDocument } from "./documents";'
 IMPORTED = 'import type { CandidateDocument } from "../run/documents";'
 HEAD = "// Generated: python -m pellucid.documents.generated\n"
@@ -70,6 +74,11 @@ def files(root: Path) -> dict[Path, str]:
         root
         / "web"
         / "src"
+        / "chat"
+        / "chat_documents.ts": f"{HEAD}\n{IMPORTED_BY_CHAT}\n\n{interfaces(*OF_CHAT.values(), known=NAMED.values())}\n",
+        root
+        / "web"
+        / "src"
         / "exhibits"
         / "documents.ts": f"{HEAD}\n{IMPORTED}\n\n{interfaces(*OF_EXHIBITS.values(), known=NAMED.values())}\n",
     }
@@ -84,11 +93,9 @@ def command_schema(command: str, *documents: type) -> dict[str, Any]:
 
 def api_schema(api: dict[str, Any]) -> dict[str, Any]:
     """Return the API's schema with the generated definitions put in place; those written by hand stay."""
-    own = definitions(*NAMED.values(), *OF_MAP.values(), *OF_EXHIBITS.values())
-    by_hand = {
-        name: schema for name, schema in api["$defs"].items() if name not in NAMED | OF_MAP | OF_EXHIBITS and not name.endswith("Document")
-    }
-    references = {name: {"$ref": f"#/$defs/{document.__name__}"} for name, document in (NAMED | OF_MAP | OF_EXHIBITS).items()}
+    own = definitions(*EVERY.values())
+    by_hand = {name: schema for name, schema in api["$defs"].items() if name not in EVERY and not name.endswith("Document")}
+    references = {name: {"$ref": f"#/$defs/{document.__name__}"} for name, document in EVERY.items()}
     return api | {"$defs": references | own | by_hand}
 
 

@@ -1,34 +1,34 @@
 """The routes of the page and its API. Handlers that need torch await the session, which a thread sets up while the page already loads."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.errors import RequestError, UseError
-from pellucid.messages import speaking
 from pellucid.runs import request as request_body
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.worker import Stop, Worker
 from pellucid.server.address import integer, named, optional, plain, query, real, run_at, step_at, taken, tensor_at, truth
-from pellucid.server.faults import answer, error_response
+from pellucid.server.chat_stream import ChatApi
+from pellucid.server.faults import answer
 from pellucid.server.files import File, files, sent
-from pellucid.server.guard import Guard, language
+from pellucid.server.guard import Guard
+from pellucid.server.handler import Handler, spoken, unrouted
 
 if TYPE_CHECKING:
     from pellucid.server.session import Session
 
 T = TypeVar("T")
-Handler = Callable[[Request], Awaitable[Response]]
 COUNTED: Mapping[str, Callable[[str, str], Any]] = {
     "context": integer, "batch": integer, "source": integer, "dtype": plain, "cache": plain, "device": plain, "attn": plain,
     "experts": plain,
@@ -44,7 +44,7 @@ class Api:
 
     def __init__(self, session: "Future[Session]", page: dict[str, File], limits: Limits) -> None:
         self.promised, self.page, self.limits = session, page, limits
-        self.worker = Worker(limits.waiting)
+        self.worker, self.chats = Worker(limits.waiting), ChatApi(self)
 
     def routes(self) -> list[Route]:
         def route(path: str, handler: Handler, *methods: str) -> Route:
@@ -87,7 +87,15 @@ class Api:
             route("/api/exhibits/{name}", self.exhibit, "POST"),
             route("/api/training", self.training),
             route("/api/training/why", self.training_why),
+            route("/api/chats", self.chats.answer, "POST"),
         ]
+
+    def close(self) -> bool:
+        """End the threads that run models. Returns True if they have ended."""
+        workers = (self.worker, self.chats.worker)
+        for worker in workers:
+            worker.close()
+        return not any(worker.thread.is_alive() for worker in workers)
 
     async def session(self) -> "Session":
         """Wait for the session, whose model may still be loading."""
@@ -364,29 +372,6 @@ class Api:
         return answer(
             await self.worker.run(request, lambda stop: session.learning.why(step, given.get("weight", ""), given.get("cell", ""), stop))
         )
-
-
-def spoken(handler: Handler) -> Handler:
-    """Wrap a handler: its language is the request's, and its failures are answered as JSON."""
-
-    async def handle(request: Request) -> Response:
-        with speaking(language(request.scope)):
-            try:
-                return await handler(request)
-            except ClientDisconnect:  # the client has gone
-                return error_response(RequestError("server.stopped", 503), None)
-            except Exception as fault:
-                return error_response(fault, None)
-
-    return handle
-
-
-async def unrouted(request: Request, fault: Exception) -> Response:
-    """Answer a path or a method that does not exist."""
-    path, method = request.url.path, request.method
-    missing = getattr(fault, "status_code", 404) != 405
-    wrong = RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method)
-    return error_response(wrong, language(request.scope))
 
 
 def build(

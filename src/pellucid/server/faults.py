@@ -25,14 +25,19 @@ def answer(table: Mapping[str, Any], status: int = 200, headers: dict[str, str] 
     return Response(text, status, {"cache-control": "no-store", **(headers or {})}, "application/json")
 
 
-def error_response(fault: Exception, language: str | None) -> Response:
-    """Return the response to a failed request."""
+def error_table(fault: Exception, language: str | None) -> tuple[int, dict[str, Any]]:
+    """Return the status and the JSON of a failed request."""
     if not isinstance(fault, PellucidError):
         fault = unforeseen(fault)
     status, param = (fault.status, fault.param) if isinstance(fault, RequestError) else (400, None)
     with speaking(language):
-        error = {"message": fault.line(), "type": type(fault).__name__, "param": param, "code": fault.key}
-    return answer({"error": error}, status, {"retry-after": "1"} if status == 429 else None)
+        return status, {"error": {"message": fault.line(), "type": type(fault).__name__, "param": param, "code": fault.key}}
+
+
+def error_response(fault: Exception, language: str | None) -> Response:
+    """Return the response to a failed request."""
+    status, table = error_table(fault, language)
+    return answer(table, status, {"retry-after": "1"} if status == 429 else None)
 
 
 def unforeseen(fault: Exception) -> RequestError:

@@ -58,10 +58,10 @@ def serve(port: int, opened: str | None, ready: Callable[[str], None], limits: L
             server.run([own])
     finally:
         own.close()
-        api.worker.close()
+        ended = api.close()
     if session.done() and (wrong := session.exception()) is not None:
         raise wrong
-    return not (loading.is_alive() or api.worker.thread.is_alive())
+    return ended and not loading.is_alive()
 
 
 def listening(app: "ASGIApp", limits: Limits) -> uvicorn.Server:

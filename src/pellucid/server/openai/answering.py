@@ -7,15 +7,12 @@ Both feed the same choices, so that the join of a stream is the answer that is n
 """
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from pellucid.engine.requests import Output
 from pellucid.errors import RequestError
@@ -181,45 +178,3 @@ async def unless_left(request: "Request", answer: "GeneratedAnswer | ResponseAns
         for task in (working, gone):
             task.cancel()
         await asyncio.gather(working, gone, return_exceptions=True)
-
-
-class EventStream(Response):
-    """A stream of an answer's chunks. A client that disconnects cancels it at once, also while nothing is sent."""
-
-    media_type = "text/event-stream"
-
-    def __init__(
-        self, request: "Request", answer: "GeneratedAnswer | ResponseAnswer", language: str | None, headers: Mapping[str, str]
-    ) -> None:
-        super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
-        del self.headers["content-length"]
-        self.request, self.answer, self.language = request, answer, language
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending, gone = asyncio.ensure_future(self.send(send)), asyncio.ensure_future(left(self.request))
-        try:
-            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self.answer.close()
-            for task in (sending, gone):
-                task.cancel()
-            await asyncio.gather(sending, gone, return_exceptions=True)
-
-    async def send(self, send: Send) -> None:
-        """Send the chunks; an error ends the stream as its last one."""
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        try:
-            async with aclosing(self.answer.events()) as events:
-                async for event in events:
-                    await send(body(event))
-            await send({"type": "http.response.body", "body": self.answer.end, "more_body": True})
-        except Exception as fault:
-            await send(body(self.answer.failure(fault, self.language)))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def body(event: dict[str, Any]) -> dict[str, Any]:
-    """Return the message that sends one event; one with a type is named by it."""
-    text = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    name = f"event: {event['type']}\n" if "type" in event else ""
-    return {"type": "http.response.body", "body": f"{name}data: {text}\n\n".encode(), "more_body": True}

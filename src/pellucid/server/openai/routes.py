@@ -16,6 +16,7 @@ from pellucid.checkpoint.json_file import parse_object
 from pellucid.errors import RequestError, UseError
 from pellucid.messages import speaking
 from pellucid.runs.limits import Limits
+from pellucid.server.event_stream import EventStream
 from pellucid.server.faults import answer
 from pellucid.server.guard import language
 from pellucid.server.openai.error_shape import refused
@@ -129,7 +130,7 @@ class OpenAiApi:
         self, request: Request, job: "Job", shaped: "Callable[[GeneratedAnswer], GeneratedAnswer | ResponseAnswer]" = lambda chat: chat
     ) -> Response:
         """Submit a job and return its answer, or the stream of it. shaped: gives the answer another route's shape."""
-        from pellucid.server.openai.answering import EventStream, GeneratedAnswer, unless_left
+        from pellucid.server.openai.answering import GeneratedAnswer, unless_left
 
         facts = request.scope["pellucid.facts"]
         facts |= {"trace": job.trace} if job.trace else {}

@@ -24,9 +24,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pellucid.runs.limits import Limits
 from pellucid.server.address import query
-from pellucid.server.app import Api, spoken
+from pellucid.server.app import Api
 from pellucid.server.faults import answer
 from pellucid.server.files import files
+from pellucid.server.handler import spoken
 
 if TYPE_CHECKING:
     from pellucid.server.openai.inspection import Inspector
@@ -107,7 +108,7 @@ def page_routes(operation: "Operation", limits: Limits) -> tuple[list[Route], fr
     page = files()
     api = Api(session, page, limits)
     operation.inspector = inspector
-    operation.closing.append(api.worker.close)
+    operation.closing.append(api.close)
 
     def loaded(models: "Future[Mapping[str, ServedModel]]") -> None:
         if (wrong := models.exception()) is not None:
