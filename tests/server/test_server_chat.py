@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pellucid.api.model import SPECIMENS, load
+from pellucid.errors import UseError
 from pellucid.runs.chat_prompt import plain
 from served import Served, judge, served
 
@@ -111,6 +112,7 @@ def test_a_template_is_read_and_pages_are_read_again(folder: Path) -> None:
         ({"messages": [{"role": "user", "content": "France " * 100}]}, 400, "generate.context"),
         ({"messages": [{"role": "user", "content": "x" * 300_000}]}, 400, "server.tokens"),
         ({"messages": FRANCE, "model": "pellucid/capitals-bert"}, 400, "generate.encoder"),
+        ({"messages": FRANCE, "sampling": {"temperature": -1}}, 400, "sampling.number"),
         ({"messages": FRANCE, "with": ["nonsense=1"]}, 400, "variant.field"),
     ],
 )
@@ -121,9 +123,18 @@ def test_what_cannot_be_read_is_refused_before_a_token(api: Served, body: dict[s
     assert "\n" not in error["message"]
 
 
-def test_a_wrong_setting_ends_the_stream_with_its_line(api: Served) -> None:
-    events = answer(api, "pellucid/capitals", FRANCE, sampling={"temperature": -1})
-    assert [*events[-1]] == ["error"] and "temperature" in events[-1]["error"]["message"]
+def test_a_failure_ends_the_stream_with_its_line(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails behind the first token is the last event, and the next answer comes."""
+
+    def failing(*_: Any) -> Iterator[Any]:
+        yield {"end": {"ended": "stop", "text": "x"}}
+        raise UseError("generate.encoder")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pellucid.documents.chat_answer.chat_events", failing)
+        events = answer(api, "pellucid/capitals", FRANCE)
+    assert [[*event] for event in events] == [["prompt"], ["end"], ["error"]] and "\n" not in events[-1]["error"]["message"]
+    assert text(answer(api, "pellucid/capitals", FRANCE)) == " Paris."
 
 
 def test_switches_are_the_answers_too(api: Served) -> None:

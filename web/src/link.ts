@@ -30,7 +30,7 @@ export interface Place {
 }
 
 export const NOWHERE: Place = { view: "map", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", forced: "", trial: "", why: false, budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", trained: 0, weight: "", tour: 0 };
-const LONGEST = 20_000; // characters of a prompt in a link
+const LONGEST = 60_000; // characters of a prompt in a link: as many ids as a run may have
 const RIVER = ["tensor", "cell", "block", "tour"] as const; // an address with one of these and no view is of the cards
 const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], trained: [0, 1_000_000_000], tour: [0, 99] } as const;
 

@@ -12,6 +12,7 @@ import Attention from "./views/Attention.svelte";
 import Budget from "./views/Budget.svelte";
 import Cache from "./views/Cache.svelte";
 import Change from "./views/Change.svelte";
+import Chat from "./views/Chat.svelte";
 import Exhibits from "./views/Exhibits.svelte";
 import Experts from "./views/Experts.svelte";
 import Learning from "./views/Learning.svelte";
@@ -30,6 +31,7 @@ export const VIEWS: readonly [View, ...View[]] = [
   { name: "attention", title: () => "page.view.attention", there: (run, tensors) => run.values && tensors.some((t) => t.result === "shares" && t.dims.includes("S")), component: Attention },
   { name: "experts", title: () => "page.view.experts", there: (run, tensors) => run.values && routers(tensors).length > 0, component: Experts },
   { name: "next", title: (run) => (encoder(run) ? "page.view.blank" : "page.view.next"), there: (run) => run.values && run.steps.some((s) => s.answers.length > 0), component: NextToken },
+  { name: "chat", title: () => "page.view.chat", there: (run) => recorded === null && run.values && now.models.some((m) => m.name === run.model && m.chat !== null), component: Chat },
   { name: "cache", title: () => "page.view.cache", there: (run, tensors) => run.values && !encoder(run) && run.steps.length > 0 && kept(tensors).length > 0, component: Cache },
   { name: "budget", title: () => "page.view.budget", there: () => recorded === null || "catalog" in recorded.answers, component: Budget },
   { name: "change", title: () => "page.view.change", there: (run) => recorded === null && run.values && run.prompt !== null && run.steps.length > 0, component: Change },

@@ -14,9 +14,8 @@ from typing import Annotated, Final, Literal, NotRequired, TypedDict
 from pellucid.documents.definition import Constraint, Count
 from pellucid.documents.run import AnswerDocument, CandidateDocument, candidate_of
 from pellucid.engine.engine import PAGE
-from pellucid.ops.sampling.settings import Sampling
 from pellucid.runs.answers import Candidate, piece_of, visible
-from pellucid.runs.chat_prompt import ChatPrompt, ChatRequest
+from pellucid.runs.chat_prompt import ChatPrompt
 from pellucid.runs.worker import Stop
 
 SCHEMA: Final = 1
@@ -75,7 +74,7 @@ def prompt_document(prompt: ChatPrompt) -> ChatPromptDocument:
     return {"model": prompt.loaded.name, "rule": prompt.rule, "text": prompt.text, "ids": prompt.ids, "pieces": pieces, "page": PAGE}
 
 
-def chat_events(prompt: ChatPrompt, request: ChatRequest, stop: Stop) -> Iterator[ChatEventDocument]:
+def chat_events(prompt: ChatPrompt, stop: Stop) -> Iterator[ChatEventDocument]:
     """Yield the tokens of the answer as they are drawn, and its end. A RequestError once `stop` is set."""
     model = prompt.loaded.model
     assert model is not None
@@ -87,7 +86,7 @@ def chat_events(prompt: ChatPrompt, request: ChatRequest, stop: Stop) -> Iterato
         piece = piece_of(tokenizer, id)
         return candidate_of(piece, Candidate(piece, math.nan, math.exp(logprob)))  # the engine gives no logit
 
-    outputs = model.stream([prompt.ids], prompt.most, Sampling.of(request.sampling), stops, cached=True, logprobs=BEST)
+    outputs = model.stream([prompt.ids], prompt.most, prompt.sampling, stops, cached=True, logprobs=BEST)
     with closing(outputs):  # type: ignore[type-var]
         for output in outputs:
             stop.check()

@@ -12,19 +12,18 @@ An encoder-decoder without a template reads the last message alone: its source i
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from pellucid.errors import RequestError, UseError
 from pellucid.nn.transformer import Encoder
-from pellucid.runs.answers import tokenizer_of
+from pellucid.ops.sampling.settings import Sampling
 from pellucid.runs.execute import ids_of
 from pellucid.runs.limits import Limits
-from pellucid.runs.model_registry import LoadedModel
+from pellucid.runs.model_registry import ChatRule, LoadedModel
 from pellucid.runs.request import known, number, sampling_of, switches_of, text
 from pellucid.runs.switched_model import switched
 from pellucid.tokenizer.chat import checked
 
-Rule = Literal["template", "joined", "last"]
 NEW = 128  # tokens of an answer, unless a request says otherwise
 
 
@@ -44,7 +43,8 @@ class ChatPrompt:
     """What a model reads of a conversation. loaded: with the request's switches.  most: tokens that the answer may have."""
 
     loaded: LoadedModel
-    rule: Rule
+    sampling: Sampling
+    rule: ChatRule
     text: str
     ids: list[int]
     most: int
@@ -63,28 +63,27 @@ def chat_of(body: Mapping[str, Any], limits: Limits) -> ChatRequest:
 def chat_prompt(loaded: LoadedModel, request: ChatRequest, limits: Limits) -> ChatPrompt:
     """Return what a model reads of a conversation. An error for one that no model of this kind can answer, or has no place for."""
     loaded = switched(loaded, request.switches, limits)
-    model = loaded.model
-    tokenizer = None if model is None else tokenizer_of(model)
-    if model is None or tokenizer is None:
+    model, rule = loaded.model, loaded.chat_rule
+    if isinstance(loaded.module, Encoder):
+        raise UseError("generate.encoder")
+    if model is None or rule is None:
         raise RequestError("server.shapes", 400, "model", model=loaded.name)
     if not loaded.has_weights:
         raise RequestError("server.meta", 400, "model", path="logits")
-    if isinstance(model.module, Encoder):
-        raise UseError("generate.encoder")
+    sampling = Sampling.of(request.sampling)
+    sampling.check(loaded.config.vocab)
     messages, ids = list(request.messages), None
-    if tokenizer.templates:
-        rule: Rule = "template"
-        how: dict[str, Any] = {"now": datetime.now(), "seed": request.sampling["seed"]}  # both renderings are one
-        written = tokenizer.render(messages, **how).text
-        ids = tokenizer.chat(messages, **how)
+    if rule == "template":
+        how: dict[str, Any] = {"now": datetime.now(), "seed": sampling.seed}  # so that both renderings are one
+        written, ids = model.tokenizer.render(messages, **how).text, model.tokenizer.chat(messages, **how)
     else:
-        rule, written = ("last", plain(messages[-1:])) if model.config.starts is not None else ("joined", plain(messages))
+        written = plain(messages if rule == "joined" else messages[-1:])
     ids = ids_of(model, written, ids, limits)
     rows = model.config.positions
     most = request.new if rows is None or model.config.starts is not None else min(request.new, rows - len(ids))
     if most < 1:
         raise UseError("generate.context", tokens=len(ids), new=1, rows=rows)
-    return ChatPrompt(loaded, rule, written, ids, most)
+    return ChatPrompt(loaded, sampling, rule, written, ids, most)
 
 
 def plain(messages: Sequence[Mapping[str, Any]]) -> str:

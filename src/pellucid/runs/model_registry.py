@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -29,6 +29,7 @@ from pellucid.nn.transformer import Encoder, EncoderDecoder, cast
 from pellucid.runs.stats import Stats
 from pellucid.tokenizer.tokenizer import load_tokenizer
 
+ChatRule = Literal["template", "joined", "last"]  # how a model reads a conversation: see chat_prompt.py
 EXAMPLE = "The capital of France is"
 EXAMPLES = {"decoder": EXAMPLE, "prefix": EXAMPLE, "encoder": f"{EXAMPLE} ___.", "encoder-decoder": f"{EXAMPLE} Paris."}
 EXAMPLES |= {"pellucid/reader": "The key of Alda is red. The key of Borin is blue. The key of Alda is"}  # which knows no country
@@ -68,6 +69,13 @@ class LoadedModel:
         return self.module.embed.weight.device.type != "meta"  # type: ignore[no-any-return]
 
     @property
+    def chat_rule(self) -> ChatRule | None:
+        """Return how it reads a conversation; None without a tokenizer, and of an encoder, which generates nothing."""
+        if self.model is None or self.model._tokenizer is None or isinstance(self.module, Encoder):
+            return None
+        return "template" if self.model._tokenizer.templates else "joined" if self.config.starts is None else "last"
+
+    @property
     def dtype(self) -> str:
         """Return the name of the dtype that it computes in."""
         return str(self.module.embed.weight.dtype if self.model is None else self.model.dtype).removeprefix("torch.")
@@ -99,6 +107,7 @@ class LoadedModel:
             "layers": len(self.config.layers) + len(self.config.encoder or ()),
             "weights": self.has_weights,
             "prompt": example(self.name, self.kind) if can else None,
+            "chat": self.chat_rule,
         }
 
 

@@ -16,7 +16,7 @@ from pellucid.server.faults import error_table
 from pellucid.server.guard import language
 
 if TYPE_CHECKING:
-    from pellucid.runs.chat_prompt import ChatPrompt, ChatRequest
+    from pellucid.runs.chat_prompt import ChatPrompt
     from pellucid.server.app import Api
 
 
@@ -34,7 +34,7 @@ class ChatApi:
         given, limits = chat_of(body, self.api.limits), self.api.limits
         session.registry.require(given.model)
         prompt = await self.worker.run(request, lambda stop: chat_prompt(session.registry[given.model], given, limits))
-        return EventStream(request, AnswerEvents(request, self.worker, given, prompt), language(request.scope), {})
+        return EventStream(request, AnswerEvents(request, self.worker, prompt), language(request.scope), {})
 
 
 class AnswerEvents:
@@ -42,8 +42,8 @@ class AnswerEvents:
 
     end = b""
 
-    def __init__(self, request: Request, worker: Worker, given: "ChatRequest", prompt: "ChatPrompt") -> None:
-        self.request, self.worker, self.given, self.prompt = request, worker, given, prompt
+    def __init__(self, request: Request, worker: Worker, prompt: "ChatPrompt") -> None:
+        self.request, self.worker, self.prompt = request, worker, prompt
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the prompt, the tokens as they come, and the end."""
@@ -53,7 +53,7 @@ class AnswerEvents:
         loop, made = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
         def draw(stop: Stop) -> None:
-            for event in chat_events(self.prompt, self.given, stop):
+            for event in chat_events(self.prompt, stop):
                 loop.call_soon_threadsafe(made.put_nowait, event)
 
         drawing = asyncio.ensure_future(self.worker.run(self.request, draw))

@@ -2,6 +2,7 @@
 
 import type { Settings } from "../exhibits/address";
 import type { ExhibitDocument, ExhibitListDocument, TrainingDocument } from "../exhibits/documents";
+import type { ChatEventDocument } from "../chat/chat_documents";
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
 import { Columns, cellOf } from "./columns";
@@ -87,6 +88,22 @@ export function start(model: string, prompt: string, steps: number, sampling: st
   const taken = before(forced, steps);
   const body = JSON.stringify({ model, ...given(prompt), new: steps, ...(sampling === "" ? {} : { sampling: read(sampling) }), ...(switches.length > 0 ? { with: switches } : {}), ...(changes.length > 0 ? { changes } : {}), ...(Object.keys(taken).length > 0 ? { forced: taken } : {}) });
   return json("runs", { method: "POST", body, headers: { "Content-Type": "application/json" } });
+}
+
+// The events of a conversation's next answer as they come, until it is aborted.
+export async function* answerOf(model: string, switches: readonly string[], messages: readonly object[], sampling: string, most: number, signal: AbortSignal): AsyncGenerator<ChatEventDocument> {
+  const body = JSON.stringify({ model, messages, new: most, sampling: read(sampling), ...(switches.length > 0 ? { with: switches } : {}) });
+  const { body: stream } = await ask("chats", { method: "POST", body, headers: { "Content-Type": "application/json" }, signal });
+  const reader = (stream as ReadableStream<Uint8Array>).getReader(), decoder = new TextDecoder();
+  for (let text = "", end = -1; ;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    text += decoder.decode(value, { stream: true });
+    while ((end = text.indexOf("\n\n")) >= 0) {
+      yield JSON.parse(text.slice("data: ".length, end)) as ChatEventDocument;
+      text = text.slice(end + 2);
+    }
+  }
 }
 
 const query = (parameters: Query): string => new URLSearchParams(Object.entries(parameters).map(([k, v]) => [k, String(v)])).toString();

@@ -125,7 +125,7 @@ describe("links", () => {
   });
 
   it("are not believed", () => {
-    expect(read("#step=1e9&head=-4&position=x&cell=1,evil&steps=100000&prompt=" + "a".repeat(30_000))).toEqual(NOWHERE);
+    expect(read("#step=1e9&head=-4&position=x&cell=1,evil&steps=100000&prompt=" + "a".repeat(70_000))).toEqual(NOWHERE);
     expect(settings.read("temperature:-1 top_k:2.5 top_p:0.5 nonsense:3 seed:")).toEqual({ ...OFF, top_p: 0.5 });
     expect(settings.read(settings.written({ ...OFF, temperature: 0, seed: 9 }))).toEqual({ ...OFF, temperature: 0, seed: 9 });
   });

@@ -10,7 +10,7 @@ export type Stats = StatsDocument;
 export type Step = RunStepDocument;
 export type Tensor = TensorDocument;
 
-export interface ModelEntry { name: string; kind: string; parameters: number; bytes: number; dtype: string; held: string; weights: boolean; prompt: string | null }
+export interface ModelEntry { name: string; kind: string; parameters: number; bytes: number; dtype: string; held: string; weights: boolean; prompt: string | null; chat: "template" | "joined" | "last" | null }
 // training: the folder of the run of training that the server was opened with.
 export interface Models { current: string; run: string | null; training?: string | null; models: ModelEntry[] }
 
