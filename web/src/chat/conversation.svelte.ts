@@ -26,11 +26,12 @@ export class Conversation {
   get shown(): Message[] { return path(this.tree); }
   get busy(): boolean { return this.drawing >= 0; }
 
-  // The draft becomes a message, and is answered.
+  // The draft becomes a message, and is answered. A question that failed before its first token stays as another version of it.
   async send(text = this.draft): Promise<void> {
     if (text.trim() === "" || this.busy) return;
     if (text === this.draft) this.draft = "";
-    await this.ask((this.shown.at(-1) as Message).id, text);
+    const last = this.shown.at(-1) as Message, failed = last.reply !== null && last.reply.fault !== "" && last.reply.tokens.length === 0;
+    await this.ask(failed ? (this.tree.messages[last.parent] as Message).parent : last.id, text);
   }
 
   // Another version of a message. A user's is answered; behind another system message the first question is asked again.
