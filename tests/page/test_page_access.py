@@ -24,6 +24,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "attention": {"view": "attention"},
     "experts": {"view": "experts", "model": "pellucid/capitals-deepseek"},
     "next": {"view": "next", "sampling": "temperature:2"},
+    "chat": {"view": "chat", "sampling": "temperature:2"},
     "cache": {"view": "cache", "steps": 3, "step": 1},
     "budget": {"view": "budget", "budget": "beside:gpt2-small device:h200"},
     "change": {"view": "change", "edits": ZERO},
@@ -37,7 +38,7 @@ FULL = bool(os.environ.get("PELLUCID_FULL"))
 MIXED = [(name, i ^ t, i ^ (n & 1), i) for n, name in enumerate(PLACES) for t in (n >> 1 & 1,) for i in (0, 1)]
 # Number all usable controls. Of the focused one: its number, if it is marked, and if it can be seen.
 NUMBER = """() => {
-  const all = [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")];
+  const all = [...document.querySelectorAll("a[href], button, input, textarea, select, summary, [tabindex='0']")];
   const shown = e => e.checkVisibility({ visibilityProperty: true }) && e.getClientRects().length > 0;
   const usable = all.filter(e => !e.disabled && shown(e) && !e.closest("[inert]"));
   usable.forEach((e, n) => { e.dataset.number = n; });
@@ -59,7 +60,19 @@ def arrive(tab: Tab, name: str, dark: int, chinese: int, narrow: int) -> Page:
     tab.page.emulate_media(color_scheme="dark" if dark else "light")
     tab.go(lang="zh" if chinese else "en", prompt=PROMPT, **PLACES[name])
     tab.settle()
+    if name == "chat":
+        converse(tab.page)
     return tab.page
+
+
+def converse(page: Page) -> None:
+    """Ask and ask again, choose a token of the answer, and open what was read: all that a chat shows."""
+    page.click("[data-try]")
+    page.click("[data-again]")
+    page.wait_for_selector("[data-turn]")
+    page.wait_for_selector("[data-facts]")
+    page.click("[data-message]:last-child [data-token='1']")
+    page.click("[data-read] summary")
 
 
 def test_axe_finds_nothing(tab: Tab) -> None:
@@ -156,6 +169,17 @@ def test_every_view_by_keys_alone(tab: Tab) -> None:
     press(page, ".play", "Space")
     assert page.get_attribute(".play", "aria-pressed") == "true"
     press(page, ".play", "Space")
+
+    arrive(tab, "chat", 0, 0, 0)
+    press(page, ".turns button:first-child", "Enter")
+    press(page, "[data-token='0']", "ArrowRight", "Enter")
+    press(page, "[data-message=user] [data-edit]", "Enter")
+    page.wait_for_selector("[data-message=user] textarea:focus")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("[data-message=user] textarea", state="detached")
+    assert page.evaluate("document.activeElement.dataset.edit") == ""  # back where it came from
+    press(page, "[data-open-step]", "Enter")
+    page.wait_for_function("() => location.hash.includes('view=life') && location.hash.includes('step=1')")
 
     arrive(tab, "budget", 0, 0, 0)
     press(page, ".controls input[type=range]", "ArrowLeft")

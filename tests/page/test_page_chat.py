@@ -190,7 +190,7 @@ def test_every_message_branches_and_nothing_is_lost(tab: Tab) -> None:
     assert shown(page) == []
     page.click("[data-message=system] .turns button:first-child")
     assert shown(page)[:3] == [FRANCE, "Lyon, my friend.", JAPAN]
-    page.click("[data-message=system] button.link")  # behind another system message the first question is asked again
+    page.click("[data-message=system] [data-edit]")  # behind another system message the first question is asked again
     page.fill("[data-message=system] textarea", "Be brief.")
     page.keyboard.press("Enter")
     page.wait_for_selector(f"{LAST}[data-message=assistant]")

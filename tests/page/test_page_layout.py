@@ -27,6 +27,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "experts": {"view": "experts", **DEEPSEEK},
     "next": {"view": "next", "sampling": "temperature:2 top_k:40"},
     "blank": {"view": "next", "model": "pellucid/capitals-bert", "prompt": f"{PROMPT} ___."},
+    "chat": {"view": "chat", "sampling": "temperature:2"},
     "cache": {"view": "cache", "steps": 3, "step": 1},
     "memory": {"view": "cache", "model": "pellucid/capitals-t5", "prompt": f"{PROMPT} Paris.", "steps": 3, "step": 1},
     "budget": {"view": "budget", "budget": "of:deepseek-v3 context:131072 batch:8 dtype:fp8 device:h200 ep:8 price:3 beside:gpt-4"},
@@ -101,6 +102,10 @@ def complaints(page: Page) -> list[str]:
 def test_every_view_stands_in_any_window(tab: Tab, name: str, lang: str) -> None:
     tab.go(lang, **{"prompt": PROMPT} | PLACES[name])
     tab.settle()
+    if name == "chat":
+        tab.page.click("[data-try]")
+        tab.page.wait_for_selector("[data-facts]")
+        tab.page.click("[data-token='0']")
     wrong = []
     for width in WIDTHS:
         tab.page.set_viewport_size({"width": width, "height": 900})

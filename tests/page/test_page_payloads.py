@@ -31,7 +31,7 @@ FULL = bool(os.environ.get("PELLUCID_FULL"))
 ALL = " ".join(TEXTS)
 ALONE = TEXTS if FULL else ONE_OF_EACH
 TYPED = ALL.replace("\r", "").replace("\n", "")  # a field of one line
-VIEWS = ("map", "life", "attention", "next", "cache", "budget", "change", "experts", "nowhere")
+VIEWS = ("map", "life", "attention", "next", "cache", "budget", "change", "experts", "chat", "nowhere")
 KEYS = ("block", "tensor", "cell", "sampling", "budget", "steps", "step", "head", "position", "tour", "edits", "unknown")
 REFUSED = (400, 404)  # the server's answers to a link to a thing that is not there; the console reports them, as it should
 SETTLED = 150  # ms for what a view asks for
@@ -39,7 +39,8 @@ SETTLED = 150  # ms for what a view asks for
 HARM = r"""() => {
   const harms = [], hidden = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u;
   const bad = ["script:not([src$='page.js']):not(#recorded):not([type=module])", "img, iframe, object, embed, base, video, audio, source",
-    "math, template, textarea, noscript, plaintext, xmp, foreignObject, animate, set, image, use, body style, body link, body meta",
+    "math, template, textarea:not(.message), noscript, plaintext, xmp, foreignObject, animate, set, image, use",
+    "body style, body link, body meta",
     "form[action], [srcdoc], [srcset], [background], a[href]:not([href^='#'], nav [href^='/']), [href^='//']"];
   if (window.__pwned !== undefined) harms.push("it ran");
   for (const e of document.querySelectorAll(bad.join())) harms.push(e.outerHTML.slice(0, 90));
@@ -56,7 +57,7 @@ HARM = r"""() => {
 # All that can be read: the title, texts and the values of fields.
 READ = """() => { const all = [document.title], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let t = walk.nextNode(); t; t = walk.nextNode()) if (t.parentElement?.tagName !== "SCRIPT") all.push(t.data);
-  for (const e of document.querySelectorAll("input")) all.push(e.value);
+  for (const e of document.querySelectorAll("input, textarea")) all.push(e.value);
   return all.join("\\n"); }"""
 
 
@@ -285,6 +286,22 @@ def test_links(browser: Browser, addresses: dict[str, str]) -> None:
             tab.page.wait_for_function(READY)
             assert tab.page.evaluate(HARM) == [] and not tab.faults, (text, tab.faults)
             assert tab.page.locator("nav [aria-current]").count() <= 1 and tab.page.locator("main > :nth-child(3)").count() == 1
+
+
+def test_a_chat(browser: Browser, addresses: dict[str, str]) -> None:
+    """Texts are shown as messages, in what the model read of them, and as the tokens of its answers, which are such texts too."""
+    with open_tab(browser, addresses["first"], refusals=REFUSED) as tab:
+        tab.go(prompt="x", view="chat", sampling="temperature:2")
+        for some in groups((t for t in ALONE if not {*t} & {*"\n\r\t"} and t.strip()), 300, "\n"):
+            if tab.page.locator("[data-new]").count():
+                tab.page.click("[data-new]")
+            tab.page.fill(".write textarea", "\n".join(some))
+            tab.page.keyboard.press("Enter")
+            tab.page.wait_for_selector("[data-facts]")
+            tab.page.click("[data-token='0']")
+            tab.page.hover("[data-token='1']")
+            tab.page.click("summary")
+            assert tab.page.evaluate(HARM) == [] and unseen(tab, map(spelled, some)) == []
 
 
 def test_a_token_that_is_none_is_told(browser: Browser, addresses: dict[str, str]) -> None:

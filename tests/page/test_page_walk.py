@@ -36,6 +36,7 @@ QUICK: list[tuple[str, str, list[str]]] = [
     ("pellucid/capitals-llama", "attention", ["language"]),
     ("pellucid/capitals-deepseek", "experts", ["position"]),
     ("pellucid/capitals-deepseek", "life", ["model"]),
+    ("pellucid/capitals", "chat", ["language"]),
     ("pellucid/capitals-t5", "cache", ["back"]),
     ("pellucid/capitals-bert", "next", ["prompt"]),
     ("pellucid/capitals-prefix", "change", ["edits", "against"]),
