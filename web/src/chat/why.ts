@@ -1,7 +1,7 @@
 // From a token of an answer to the run that made it: the same ids, the same settings, at the step that drew it.
 
 import * as forced from "../sampling/forced";
-import { go, now, run } from "../state.svelte";
+import { go, now, run, turn } from "../state.svelte";
 import type { Reply } from "./tree";
 
 // The prompt of that run: the text if the model read it as it stands, and a field of one line holds it; else the ids.
@@ -14,10 +14,14 @@ function promptOf({ prompt }: Reply): string {
 // again may do, is it given the answer's own.
 export async function openStep(reply: Reply, index: number): Promise<void> {
   const ids = reply.tokens.slice(0, index + 1).map((t) => t.answer.picked.id);
-  go({ view: "life", prompt: promptOf(reply), steps: ids.length, step: index, sampling: reply.sampling, trial: "", forced: "", position: -1, block: "", tensor: "", cell: "" });
+  go({ prompt: promptOf(reply), steps: ids.length, step: 0, sampling: reply.sampling, trial: "", forced: "", position: -1, block: "", tensor: "", cell: "" });
+  await run();
+  if (now.fault === "" && now.run && ids.some((id, k) => now.run?.new[k] !== id)) {
+    go({ forced: forced.written(Object.fromEntries(ids.map((id, k) => [k, id]))) });
+    await run();
+  }
+  if (now.fault !== "") return;
+  go({ view: "life" });
   scrollTo({ top: 0 });
-  await run();
-  if (now.fault !== "" || !now.run || ids.every((id, k) => now.run?.new[k] === id)) return;
-  go({ forced: forced.written(Object.fromEntries(ids.map((id, k) => [k, id]))), step: index });
-  await run();
+  await turn(index);
 }
