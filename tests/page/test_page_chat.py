@@ -150,9 +150,10 @@ def test_why_opens_the_very_step(browser: Browser, tab: Tab, folder: Path) -> No
     say(tab.page, JAPAN)
     assert apart(tab, 0, "two messages") == []
     with serve_from_thread(str(folder)) as address, open_tab(browser, address) as own:
-        talk(own, sampling="temperature:3 seed:5")
+        talk(own, sampling="temperature:3 seed:2")
         say(own.page, FRANCE)
-        assert apart(own, 5, "a template") == []
+        last = len(drawn(own.page)) - 1
+        assert last >= 2 and apart(own, last, "a template") == []
     with open_tab(browser, tab.address) as other:
         other.page.add_init_script(SHORTER)
         talk(other, model="pellucid/capitals", prompt="The", **settings)
