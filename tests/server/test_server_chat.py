@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from openai_served import openai_served
 from pellucid.api.model import SPECIMENS, load
 from pellucid.errors import UseError
 from pellucid.runs.chat_prompt import plain
@@ -177,3 +178,19 @@ def test_a_client_that_goes_ends_the_drawing(api: Served) -> None:
     assert 2 <= asyncio.run(scene()) < 200
     assert api.api.chats.worker.waiting == 0 and not api.api.chats.worker.stops
     assert text(answer(api, "pellucid/capitals-llama", FRANCE)) == " Paris."
+
+
+def test_the_page_of_serve_gives_the_answer_of_its_api(folder: Path) -> None:
+    """One template and one engine's rules: /v1/chat/completions reads as many tokens, and answers the same. A wrong key is refused."""
+    model = load(str(folder))
+    body = {"model": model.name, "messages": [{"role": "system", "content": "Hm."}, *FRANCE]}
+    with openai_served(model, key="sk-page") as server:
+        reply = server.client.post("/api/chats", json=body)
+        events = [judge(json.loads(line.removeprefix("data: ")), "chat") for line in reply.text.split("\n") if line]
+        given = server.post("/v1/chat/completions", 200, **body, temperature=0)
+        assert given["choices"][0]["message"]["content"] == text(events)
+        assert given["usage"]["prompt_tokens"] == len(events[0]["prompt"]["ids"])
+        assert given["usage"]["completion_tokens"] == len(tokens(events))
+        assert server.client.post("/api/chats", json=body, headers={"authorization": "Bearer x"}).status_code == 401
+    with openai_served(model, page=False) as server:
+        assert server.client.post("/api/chats", json=body).status_code == 404
