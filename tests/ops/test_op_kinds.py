@@ -32,6 +32,7 @@ PRODUCTS = {
     "mixture",
     "shifted",
     "convolve",
+    "delta rule",
 }
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
 from pellucid.documents.definition import Constraint, Count
 from pellucid.documents.run import AnswerDocument, CandidateDocument, candidate_of
-from pellucid.engine.engine import PAGE
+from pellucid.engine.memory import page_size
 from pellucid.runs.answers import Candidate, piece_of, visible
 from pellucid.runs.chat_prompt import ChatPrompt
 from pellucid.runs.worker import Stop
@@ -69,9 +69,11 @@ class ChatEventDocument(TypedDict):
 
 def prompt_document(prompt: ChatPrompt) -> ChatPromptDocument:
     """Return the document of what the model reads."""
-    assert prompt.loaded.model is not None
-    pieces = [visible(piece) for piece in prompt.loaded.model.tokenizer.pieces(prompt.ids)]
-    return {"model": prompt.loaded.name, "rule": prompt.rule, "text": prompt.text, "ids": prompt.ids, "pieces": pieces, "page": PAGE}
+    model = prompt.loaded.model
+    assert model is not None
+    pieces = [visible(piece) for piece in model.tokenizer.pieces(prompt.ids)]
+    page = page_size(model.module)
+    return {"model": prompt.loaded.name, "rule": prompt.rule, "text": prompt.text, "ids": prompt.ids, "pieces": pieces, "page": page}
 
 
 def chat_events(prompt: ChatPrompt, stop: Stop) -> Iterator[ChatEventDocument]:
