@@ -187,3 +187,13 @@ def test_no_tokens_are_proposed() -> None:
     """A state cannot be taken back, so a text that asks for proposals is written without."""
     module = model()
     assert states.stateful(module) and not Engine.of(module, 100).speculates
+
+
+def test_in_deterministic_mode_a_text_has_the_bits_of_a_lone_run() -> None:
+    """Among others, in chunks, and behind a cached beginning."""
+    module = model(dtype=torch.float32)
+    right = [answers(Engine.of(module, 100, size=8, deterministic=True), [prompt], 12) for prompt in PROMPTS]
+    crowd = Engine.of(module, 400, SchedulerLimits(rows=11), size=8, deterministic=True)
+    assert answers(crowd, PROMPTS, 12) == [text for (text,) in right]
+    assert [answers(crowd, [prompt], 12) for prompt in PROMPTS] == right
+    assert crowd.storage.cache.hits > 40  # type: ignore[attr-defined]
