@@ -1,6 +1,6 @@
-"""Tokens a second of one request on GPT-2's and Qwen2.5-0.5B's shapes, beside transformers and llama.cpp, in alternating pairs of one run.
+"""Tokens a second of one request on the shapes of GPT-2, Qwen2.5-0.5B and Qwen3.5-0.8B, beside transformers and llama.cpp, in pairs.
 
-    python benchmarks/decode.py [--shape gpt2 qwen2] [--held bfloat16 float32 int8 int4] [--pairs 5] [--threads 2] [--new 128]
+    python benchmarks/decode.py [--shape gpt2 qwen2 qwen3_5] [--held bfloat16 float32 int8 int4] [--pairs 5] [--threads 2] [--new 128]
 
 Random weights, the same numbers for all; 32 tokens in, greedy; then prompts of 512. The bound comes first: bytes that a token must move
 over what the memory gives, measured before and after each of our turns. Writes benchmarks/results/decode-<time>.json.
@@ -24,6 +24,7 @@ import torch
 import transformers
 from shapes import GGUF, SHAPES, WeightFormat, gguf_file
 
+from pellucid import config as c
 from pellucid.bench.machine import cpu
 from pellucid.bench.machine_limits import reading, timed
 from pellucid.bench.peers import Turn, llama_turn, our_turn, their_turn
@@ -41,11 +42,11 @@ PROMPT, PREFILL = 32, 512
 
 
 def bytes_per_token(model: Decoder, length: int) -> dict[str, int]:
-    """What a step at this length must read: every weight once but the table of positions, and the keys and values."""
+    """What a step at this length must move: every weight once but the table of positions, keys and values, and states both ways."""
     held = {name: p.bytes if isinstance(p, Blocks) else p.nbytes for name, p in model.named_parameters() if name != "positions.weight"}
-    attn: Any = model.config.layers[0].attn
-    row = 2 * attn.kv_heads * attn.width * len(model.config.layers) * model.embed.weight.element_size()
-    return {"weights": sum(held.values()), "cache": length * row}
+    specs = [layer.attn for layer in model.config.layers]
+    row = sum(2 * a.kv_heads * a.width for a in specs if isinstance(a, c.Attention)) * model.embed.weight.element_size()
+    return {"weights": sum(held.values()), "cache": length * row, "states": sum(8 * a.state for a in specs)}
 
 
 def agree(a: list[int], b: list[int]) -> int:

@@ -1,4 +1,4 @@
-"""The models that are timed: random weights in the shapes of GPT-2 and Qwen2.5-0.5B, the same for transformers, us and llama.cpp."""
+"""The models that are timed: random weights in published shapes, the same for transformers, us and, of the first two, llama.cpp."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from pellucid import config as c
 from pellucid.checkpoint.packing import Packing
+from pellucid.errors import UseError
+from pellucid.families import understand
+from pellucid.families.names import plan
 from pellucid.nn.transformer import Decoder
 from pellucid.ops import huge_pages
 
@@ -125,7 +128,38 @@ class Qwen2:
         return told
 
 
-SHAPES = {shape.name: shape for shape in (Gpt2(), Qwen2())}
+class Qwen35:
+    """752 million parameters, Qwen3.5-0.8B's text model: 18 layers of 24 keep a state, the others attend. No GGUF of it is written here."""
+
+    name, architecture, positions, vocab = "qwen3_5", "qwen35", 2048, 248320
+
+    def theirs(self, dtype: torch.dtype) -> Any:
+        torch.manual_seed(0)
+        cfg = transformers.AutoConfig.for_model(
+            "qwen3_5_text", vocab_size=self.vocab, hidden_size=1024, intermediate_size=3584, num_hidden_layers=24, num_attention_heads=8,
+            num_key_value_heads=2, head_dim=256, linear_num_key_heads=16, linear_num_value_heads=16, linear_key_head_dim=128,
+            linear_value_head_dim=128, tie_word_embeddings=True, max_position_embeddings=self.positions,
+        )  # fmt: skip
+        return randomised(transformers.AutoModelForCausalLM.from_config(cfg).eval().requires_grad_(False), dtype)
+
+    def ours(self, net: Any, dtype: torch.dtype) -> Decoder:
+        family, cfg = understand(net.config.to_dict())
+        with torch.device("meta"):
+            model = Decoder(cfg)
+        shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+        groups, disk, state = plan(family.rules_for(cfg), shapes)[0], net.state_dict(), dict[str, Tensor]()
+        for g in groups:
+            state |= zip(g.ours, g.layout.read([disk[n] for n in g.disk], [shapes[n] for n in g.ours]), strict=True)
+        return filled(model, state)
+
+    def gguf(self, writer: Any) -> None:
+        raise UseError("convert.family", found="qwen3_5_text", allowed=", ".join(SHAPES))
+
+    def gguf_tensors(self, model: Any) -> Mapping[str, Tensor]:
+        return {}
+
+
+SHAPES = {shape.name: shape for shape in (Gpt2(), Qwen2(), Qwen35())}
 
 
 @dataclass(frozen=True)
@@ -146,7 +180,7 @@ class WeightFormat:
         return model
 
 
-def gguf_file(shape: Gpt2 | Qwen2, model: Any, held: str, path: Path) -> None:
+def gguf_file(shape: Gpt2 | Qwen2 | Qwen35, model: Any, held: str, path: Path) -> None:
     """The same numbers as llama.cpp reads them: matrices as they are held, norms, biases, positions in float32; token i is spelled <i>."""
     import gguf
 

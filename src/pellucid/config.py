@@ -75,6 +75,11 @@ class AttentionSpec:
         """K, R and W: what a head would store of a token if each kept its own; None where what is stored is not compressed."""
         return None
 
+    @property
+    def state(self) -> int:
+        """Return the numbers that it keeps of a text of any length: of a kind that keeps rows alone, none."""
+        return 0
+
     def rows_kept(self, context: int) -> int:
         """Return the most rows that a text of this length needs in the KV cache: a window or a chunk bounds them."""
         return min(n for n in (context, self.window, self.chunk) if n is not None)
@@ -267,8 +272,12 @@ class GatedDelta(AttentionSpec):
 
     @property
     def state(self) -> int:
-        """Return the numbers of a text's state."""
         return self.value_heads * self.key * self.value
+
+    def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
+        """Yield the products of a token: a state is read twice and written once, and each channel sums a few rows."""
+        channels = 2 * self.key_heads * self.key + self.value_heads * self.value
+        yield "T·(3·H·K·W + J·(2·G·K + H·W))", (rows, (3 * self.state, self.window * channels))
 
 
 AnyAttention = Attention | Latent | ShortConv | GatedDelta  # every kind of attention, and what stands in its place

@@ -20,6 +20,7 @@ from pellucid.nn.gated_delta import GatedDelta
 from pellucid.nn.transformer import Decoder
 from pellucid.ops import native
 from pellucid.ops.sampling.settings import Sampling
+from pellucid.watching.watch import watch
 from tiny import far, ids, swapped
 
 FAMILIES = ("qwen3_5_text", "qwen3_next")
@@ -197,3 +198,36 @@ def test_in_deterministic_mode_a_text_has_the_bits_of_a_lone_run() -> None:
     assert answers(crowd, PROMPTS, 12) == [text for (text,) in right]
     assert [answers(crowd, [prompt], 12) for prompt in PROMPTS] == right
     assert crowd.storage.cache.hits > 40  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_step_of_one_token_may_run_again(dtype: torch.dtype) -> None:
+    """As a plan is recorded, and the forward runs in its place where that is refused."""
+    module, text = model(dtype=dtype), ids(13)
+    pages, right = PagedCache(48, 4, {4: 16}), module(text[None])[0]
+    for at, token in enumerate(text):
+        step = Step.paged(pages, {0: 1})
+        for _ in range(2):
+            assert far(module(token[None, None], step)[0, 0], right[at]) < BOUNDS[dtype]
+        step.advance()
+
+
+def test_a_refused_plan_leaves_states_right() -> None:
+    """An op outside the kernels refuses the plan after the first layers have run."""
+    module, prompt = model(dtype=torch.float32), PROMPTS[1]
+    right = alone(module, prompt, 9)
+    with swapped(native, "fits_argmax", lambda *args: False):
+        assert apart(answers(Engine.of(module, 400, size=8), [prompt], 9), [right]) < BOUNDS[torch.float32]
+
+
+def test_watched_steps_explain_their_cells() -> None:
+    """The terms of a cell of every step sum to it, whatever ran since."""
+    module, prompt = model(dtype=torch.float32), PROMPTS[0]
+    engine = Engine.of(module, 400, size=8)
+    with watch(module, "layers.*.delta.y", terms=True) as seen:
+        answers(engine, [prompt], 12)
+    assert len(seen) > 20
+    for s in seen:
+        assert s.terms is not None and s.value is not None
+        last = tuple(n - 1 for n in s.shape)
+        assert abs(s.terms(last).total() - float(s.value[last])) < 1e-5

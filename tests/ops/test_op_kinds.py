@@ -33,6 +33,7 @@ PRODUCTS = {
     "shifted",
     "convolve",
     "delta rule",
+    "state",
 }
 
 

@@ -229,6 +229,8 @@ class Reader:
             return named(x, dims)
         if self.seen.op in ("attend", "attend latent") and word in ("pattern", "v"):
             return self.record(f"{self.seen.path.rpartition('.')[0]}.{word}")
+        if self.seen.op == "delta rule" and word == "state":
+            return self.record(f"{self.seen.path.rpartition('.')[0]}.{word}")
         self.signs.add(word)
         if word in ("t", "s"):
             return self.places(word)

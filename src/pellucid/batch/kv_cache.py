@@ -368,9 +368,9 @@ class PagedCache:
         return self.pools[part]
 
     def state_pool(self, part: MatrixState, like: Tensor) -> Tensor:
-        """Return the states of a part, made at its first step: one for each page, [pages ...] in the dtype of `like`."""
+        """Return the places for states of a part, made at its first step: two for each page, [2·pages ...] in the dtype of `like`."""
         if part not in self.pools:
-            self.pools[part] = (like.new_zeros(self.of(part).count, *part.shape),)
+            self.pools[part] = (like.new_zeros(2 * self.of(part).count, *part.shape),)
         return self.pools[part][0]
 
     def bytes_per_token(self) -> int:

@@ -1,8 +1,9 @@
 """The states of layers that keep one matrix of a text in place of rows of its tokens.
 
-A page has one state: the one after the last token of its text that lies in the page.
+A page has two places for a state, of tokens at even and at odd positions. One has the state after the last token in the page; the other is
+free for the next, so that a step of one token may run again.
 
-    pages of 4 tokens, [2, 0]       pool   | S of tokens 0 … 5 | . | S of tokens 0 … 3 |       request "a" of 6 tokens
+    pages of 4 tokens, [2, 0]       pool   | . , S of tokens 0 … 5 | . , . | . , S of tokens 0 … 3 |       request "a" of 6 tokens
 
 So a full page has the state at its end, from which a fork, or another text with the same beginning, can go on; and tables, references,
 copies and the prefix cache are those of a layer with a window.
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class StatePages:
-    """The states of texts in a pool [pages ...], for one call. table: of all rows, or of each [rows pages].  size: tokens of a page."""
+    """The states of texts in a pool [2·pages ...], for one call. table: of all rows, or of each [rows pages].  size: tokens of a page."""
 
     pool: Tensor
     table: Tensor
@@ -29,24 +30,26 @@ class TextStates:
     """The rows of one text in a step, and where its state lies; of a plain batch all texts at once, whose states begin at zero.
 
     rows: its slice of T.  positions: LongTensor [B T], -1 for padding.  padded: whether there is any.  pages: None keeps nothing.
+    request: None of a plain batch.
     """
 
     rows: slice
     positions: Tensor
     padded: bool = False
     pages: StatePages | None = None
+    request: object = None
 
     def first(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a copy of the states [B ...] before the first row: zeros at a text's start."""
         before = int(self.positions[0, 0]) - 1 if self.pages is not None else -1
         if self.pages is None or before < 0:
             return torch.zeros(len(self.positions), *shape, dtype=dtype, device=self.positions.device)
-        return self.pages.pool[self.page(before)][None].clone()
+        return self.pages.pool[self.place(before)][None].clone()
 
-    def page(self, position: int) -> int:
-        """Return the number of the page of a position."""
+    def place(self, position: int) -> int:
+        """Return the row of the pool for the state after the token at a position."""
         assert self.pages is not None
-        return int(self.pages.table[position // self.pages.size])
+        return 2 * int(self.pages.table[position // self.pages.size]) + position % 2
 
     def keep(self, row: int, state: Tensor) -> None:
         """Store the state [1 ...] after a row, if the row ends its page or the step."""
@@ -54,7 +57,7 @@ class TextStates:
             return
         position = int(self.positions[0, row])
         if row + 1 == self.positions.shape[1] or (position + 1) % self.pages.size == 0:
-            self.pages.pool[self.page(position)] = state[0]
+            self.pages.pool[self.place(position)] = state[0]
 
 
 @dataclass

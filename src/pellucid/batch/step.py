@@ -160,15 +160,15 @@ class Step:
         if self.pages is None:
             if not self.spans:
                 return States([TextStates(slice(None), self.positions, self.padded)])
-            rows = [slice(s.start, s.stop) for s in self.spans]
-            return States([TextStates(own, self.positions[:, own]) for own in rows])
+            rows = [(s.request, slice(s.start, s.stop)) for s in self.spans]
+            return States([TextStates(own, self.positions[:, own], request=request) for request, own in rows])
         pool, allocator = self.pages.state_pool(part, like), self.pages.of(part)
         return States([self._state(pool, allocator, s) for s in self.spans])
 
     def _state(self, pool: Tensor, allocator: PageAllocator, s: Span) -> TextStates:
         rows = slice(s.start, s.stop)
         at = self.positions[:, rows]
-        return TextStates(rows, at, pages=StatePages(pool, allocator.tables[s.request], allocator.size, at))
+        return TextStates(rows, at, False, StatePages(pool, allocator.tables[s.request], allocator.size, at), s.request)
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
         """Return cross attention's keys and values, `make(encoder rows)`, [B S ...] each: made once for each request and kept."""

@@ -5,7 +5,7 @@ B requests, T new rows, S rows that are seen, or are a source's; the letters of 
 
 from collections.abc import Iterator
 
-from pellucid.config import GatedDelta, Products
+from pellucid.config import Products
 from pellucid.counting.bill import Bill
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.number import Number, figure
@@ -37,10 +37,6 @@ def forms(bill: Bill, path: str, rows: int, seen: int, source: int) -> Iterator[
     layer = bill.layer(path)
     if path.endswith(".conv"):
         yield "T·J·D", (rows, layer.attn.window or 0, bill.config.width)
-    if isinstance(layer.attn, GatedDelta) and path.endswith(".delta"):  # a state is read twice and written once
-        a = layer.attn
-        channels = 2 * a.key_heads * a.key + a.value_heads * a.value
-        yield "T·(3·H·K·W + J·(2·G·K + H·W))", (rows, (3 * a.state, a.window * channels))
     if layer.ffn.experts and path.endswith(".ffn"):
         d, e = bill.config.width, layer.ffn.experts  # three matrices an expert, and the router's
         yield "T·(A·3·D·F + D·E)", (rows, (layer.ffn.chosen * 3 * d * layer.ffn.width, d * e))

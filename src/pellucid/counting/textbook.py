@@ -8,7 +8,6 @@ a token     2·N FLOP          each weight multiplies once
 
 from dataclasses import dataclass
 
-from pellucid.config import GatedDelta
 from pellucid.counting.bill import Bill, Counted, grouped
 from pellucid.counting.number import Number
 
@@ -62,7 +61,7 @@ def closed_forms(bill: Bill) -> list[ClosedForm]:
         active, batch = int(bill["parameters.active"]), bill.setting.batch
         counted = int(bill["flops.decode"]) // batch
         rest = matrices(bill)
-        states = 6 * sum(one.attn.state for one in cfg.layers if isinstance(one.attn, GatedDelta))
+        states = 6 * sum(one.attn.state for one in cfg.layers)
         because = (
             ("scores", counted - 2 * rest - states),
             *((("states", states),) if states else ()),

@@ -79,6 +79,7 @@ SIGNS: dict[str, Callable[[Mapping[str, Any]], Iterator[Note]]] = {
     r"\bconv\(": one("conv", rows="rows"),
     r"\bdelta\(": one("delta", scale="scale"),
     r"\bread\(": one("read", scale="scale"),
+    r"\bstate\b": one("state"),
     r"\bexp\(": one("exp"),
     r"\bsoftplus\(": one("softplus"),
     r"RoPE\(": rope,

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.batch.kv_cache import KVCache, PageAllocator, PagedCache, PagedRows, ScatteredRows, Span, Stored
-from pellucid.batch.states import MatrixState, StatePages, States
+from pellucid.batch.states import MatrixState, StatePages, States, stateful
 from pellucid.batch.step import Step
 from pellucid.engine.replay_trace import TapRecorder
 from pellucid.nn.attention import CrossAttention
@@ -116,7 +116,7 @@ class Plans:
 
     def __init__(self, model: Decoder | EncoderDecoder, pages: PagedCache, planned: bool = True) -> None:
         self.model, self.pages, self.planned = model, pages, planned
-        self.device = next(model.parameters()).device
+        self.device, self.stateful = next(model.parameters()).device, stateful(model)
         self.buffers: dict[int, StepBuffers] = {}
         self.best = torch.empty(0)
         self.dicts: list[ValuesView[Any]] = []  # of every module: its parameters, buffers and modules
@@ -155,6 +155,8 @@ class Plans:
     def plannable(self, buffers: StepBuffers) -> bool:
         """True if a plan may replace the step: no module has a hook, and every open watch can be served from a replay."""
         if not self.planned or not native.available() or buffers.refused or any(self.hooks):
+            return False
+        if self.stateful and here.watches:  # a replay tells of its tensors when their states have gone on
             return False
         if buffers.recorder is None:
             return isinstance(self.model, Decoder) or not here.watches

@@ -11,19 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pellucid.batch.kv_cache import Segment
 from pellucid.batch.states import StatePages, States, TextStates
 from pellucid.ops import native
-from pellucid.ops.kinds import Operands, OpKind
+from pellucid.ops.kinds import OpKind
 from pellucid.ops.precision import wide
-from pellucid.watching.tap import here, note
+from pellucid.watching.meta import META
+from pellucid.watching.recomputing import gap, recomputing
+from pellucid.watching.tap import as_reference, deferred, here, in_segment, inside, note, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
-
-
-def delta_text(m: Operands) -> str:
-    """Write the product of a query and the state that keys, values, decays and betas have made."""
-    q, k, v, decay, beta = m.inputs
-    return f"read({q}, delta({k}, {v}, {decay}, {beta}))"
-
 
 DECAY = OpKind(
     "decay",
@@ -31,7 +27,23 @@ DECAY = OpKind(
     labels={"decay": lambda m: f"exp(−exp({m.weights[0]}) · softplus({m.x} + {m.weights[1]}))"},
     template=lambda m: "exp(−exp({log_rate}) · softplus({x} + {bias}))",
 )
-DELTA_RULE = OpKind("delta rule", delta_text, product=True, labels={"state": lambda m: "S"}, result="product")
+DELTA_RULE = OpKind(
+    "delta rule",
+    lambda m: f"read({m.inputs[0]}, state)",
+    product=True,
+    labels={"state": lambda m: "state"},
+    result="product",
+)
+STATE = OpKind(
+    "state",
+    lambda m: f"delta({', '.join(m.inputs)})",
+    product=True,
+    labels={"before": lambda m: "S", "write": lambda m: "k (beta · (v − Sᵀk))ᵀ"},
+    template=lambda m: "",
+)
+INSIDE = ("state",)
+LABEL = "state: B T H K W"
+Operands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # q, k, v, decay, beta
 
 
 def decay(a: Tensor, log_rate: Tensor, bias: Tensor) -> Tensor:
@@ -56,66 +68,114 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, sta
     q, k [B T G K]: key head g serves the value heads of its group.  v [B T H W], decay, beta [B T H].  scale: of keys; of queries twice.
     FLOPs: 6·H·K·W a token, in three products of a state.
     """
-    operands = q, k, v, decay, beta
-    pages = states.batched
-    first: list[Tensor] = []
-    if pages is not None and native.fits_delta_rule(operands, pages):
+    operands, pages = (q, k, v, decay, beta), states.batched
+    texts = [Scan(text, operands, scale) for text in states.texts]
+    if inside(*INSIDE) != "reference" and pages is not None and native.fits_delta_rule(operands, pages):
         y = native.delta_rule(operands, pages, 1, scale)
+        visit_segments(texts, INSIDE, lambda mode, text: text.show(mode, y[:, text.rows]))
     else:
-        if here.watches and q.device.type != "meta":  # a cell is explained after the pages have moved on
-            first = [t.first(shape_of(k, v), decay.dtype) for t in states.texts]
-        parts = [one(t, tuple(x[:, t.rows] for x in operands), scale) for t in states.texts]
+        parts = []
+        for text in texts:
+            with in_segment(text):
+                parts.append(text.run())
         y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def terms(i: Index) -> Terms:
         b, t, h, w = i
-        n, text = next((n, s) for n, s in enumerate(states.texts) if t in range(q.shape[1])[s.rows])
-        own = tuple(x[b : b + 1, text.rows] for x in operands)
-        row = t - (text.rows.start or 0)
-        cut = TextStates(slice(None), text.positions[b : b + 1, : row + 1], text.padded)
-        state = run(tuple(x[:, : row + 1] for x in own), cut, first[n][b : b + 1], scale)[1]
-        return Terms(q=q[b, t, h // (v.shape[2] // q.shape[2])].double() * scale * scale, state=state[0, h, :, w])
+        text = next(s for s in texts if t in range(q.shape[1])[s.rows])
+        state = text.until(b, t - (text.rows.start or 0))
+        return Terms(q=q[b, t, h // (v.shape[2] // q.shape[2])].double() * scale * scale, state=state[h, :, w])
 
     flops = 6 * v.numel() * k.shape[3]
     return note(y, DELTA_RULE.name, operands, (), terms, flops, settings=lambda: {"scale": scale})
 
 
-def shape_of(k: Tensor, v: Tensor) -> tuple[int, int, int]:
-    """Return the shape of a text's state, [H K W]."""
-    return v.shape[2], k.shape[3], v.shape[3]
+class Scan(Segment):
+    """The rule over the rows of one text, or of a plain batch's texts at once. operands: of the whole step.
 
+    first: while a watch is on, the states before the first row: pages have moved on when a cell is explained.
+    """
 
-def one(text: TextStates, operands: tuple[Tensor, ...], scale: float) -> Tensor:
-    """Run one text's rows, or a plain batch's, by the kernel if it fits."""
-    q, k, v, decay, _ = operands
-    if q.device.type == "meta":
-        return torch.empty_like(v)
-    own = tuple(x.contiguous() for x in operands)
-    length, at = q.shape[1], text.positions.contiguous()
-    if text.pages is not None:
-        pages = replace(text.pages, positions=at)
-    else:  # a page for each text
-        table = torch.arange(len(q))[:, None].expand(-1, length).reshape(-1, 1)
-        pages = StatePages(decay.new_empty(len(q), *shape_of(k, v)), table, length + 1, at)
-    if not text.padded and native.fits_delta_rule(own, pages):
-        return native.delta_rule(own, pages, length, scale)
-    return run(operands, text, text.first(shape_of(k, v), decay.dtype), scale)[0]
+    def __init__(self, text: TextStates, operands: Operands, scale: float) -> None:
+        super().__init__(text.request, text.rows, text.positions, lambda: text.positions, lambda: ())
+        self.text, self.named, self.scale = text, operands[1:], scale
+        q, k, v, decay, beta = (x[:, text.rows] for x in operands)
+        self.operands: Operands = q, k, v, decay, beta
+        self.shape = v.shape[2], k.shape[3], v.shape[3]
+        self.first = text.first(self.shape, decay.dtype) if here.watches and q.device.type != "meta" else None
 
+    def run(self) -> Tensor:
+        """Compute y by the fastest twin that fits, and tap the states if a watch wants them."""
+        mode = inside(*INSIDE)
+        if mode == "reference":
+            with as_reference():
+                return self.by_step(self.text, tapped=True)[0]
+        y = self.by_kernel()
+        y = self.by_step(self.text)[0] if y is None else y
+        if mode is not None:
+            self.show(mode, y)
+        return y
 
-def run(operands: tuple[Tensor, ...], text: TextStates, state: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Compute the rule step by step from a state [B H K W]. Returns y [B T H W] and the last state."""
-    q, k, v, decay, beta = operands
-    w, heads = decay.dtype, v.shape[2] // q.shape[2]
-    q, k = (x.to(w).repeat_interleave(heads, 2) for x in (q * scale * scale, k * scale))
-    v, beta = v.to(w), beta.to(w)
-    if text.padded:  # padding leaves a state as it is
-        real = (text.positions >= 0)[..., None]
-        decay, beta = torch.where(real, decay, 1.0), torch.where(real, beta, 0.0)
-    y = []
-    for t in range(q.shape[1]):
-        state = state * decay[:, t, :, None, None]
-        wrote = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkw,bhk->bhw", state, k[:, t]))
-        state = state + k[:, t, ..., None] * wrote[..., None, :]
-        y.append(torch.einsum("bhkw,bhk->bhw", state, q[:, t]))
-        text.keep(t, state)
-    return torch.stack(y, 1).to(operands[2].dtype), state
+    def by_kernel(self) -> Tensor | None:
+        """Compute y by the kernel, or its shape alone on meta. None if the kernel does not fit."""
+        q, k, v, decay, beta = (x.contiguous() for x in self.operands)
+        text, length, at = self.text, q.shape[1], self.text.positions.contiguous()
+        if q.device.type == "meta":
+            return torch.empty_like(v)
+        if text.pages is not None:
+            pages = replace(text.pages, positions=at)
+        else:  # a page for each text
+            table = torch.arange(len(q))[:, None].expand(-1, length).reshape(-1, 1)
+            pages = StatePages(decay.new_empty(2 * len(q), *self.shape), table, length + 1, at)
+        if text.padded or not native.fits_delta_rule((q, k, v, decay, beta), pages):
+            return None
+        return native.delta_rule((q, k, v, decay, beta), pages, length, self.scale)
+
+    def show(self, mode: str, y: Tensor) -> None:
+        """Tap the states beside y: their values if mode is "beside", otherwise their shapes, with the values computed on demand."""
+        if mode == "beside":
+            with recomputing(y) as compare:
+                compare(self.again())
+        else:
+            with deferred(lambda: gap(self.again(), y)):
+                table = self.operands[3].new_empty((*y.shape[:2], *self.shape), device=META)
+                tap(note(table, STATE.name, self.named, settings=lambda: {"scale": self.scale}), LABEL)
+
+    def again(self) -> Tensor:
+        """Compute y once more, with its states tapped; nothing is stored."""
+        return self.by_step(replace(self.text, pages=None), tapped=True)[0]
+
+    def until(self, b: int, row: int) -> Tensor:
+        """Return the state [H K W] of text b after a row."""
+        text = replace(self.text, pages=None, positions=self.text.positions[:, : row + 1])
+        return self.by_step(text)[1][b]
+
+    def by_step(self, text: TextStates, tapped: bool = False) -> tuple[Tensor, Tensor]:
+        """Compute the rule token by token, as far as text's positions go. Returns y [B T H W] and the last states [B H K W]."""
+        rows = text.positions.shape[1]
+        q, k, v, decay, beta = (x[:, :rows] for x in self.operands)
+        w, heads = decay.dtype, self.shape[0] // q.shape[2]
+        q, k = (x.to(w).repeat_interleave(heads, 2) for x in (q * self.scale * self.scale, k * self.scale))
+        v, beta = v.to(w), beta.to(w)
+        if text.padded:  # padding leaves a state as it is
+            real = (text.positions >= 0)[..., None]
+            decay, beta = torch.where(real, decay, 1.0), torch.where(real, beta, 0.0)
+        state = text.first(self.shape, w) if self.first is None else self.first
+        states, wrote, y = [state], [], []
+        for t in range(rows):
+            faded = state * decay[:, t, :, None, None]
+            wrote.append(beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkw,bhk->bhw", faded, k[:, t])))
+            state = faded + k[:, t, ..., None] * wrote[t][..., None, :]
+            states += [state] if tapped else []
+            y += [] if tapped else [torch.einsum("bhkw,bhk->bhw", state, q[:, t])]
+            text.keep(t, state)
+        if not tapped:
+            return torch.stack(y, 1).to(self.operands[2].dtype), state
+
+        def terms(i: Index) -> Terms:
+            b, t, h, key, value = i
+            before = Terms(decay=decay[b, t, h], before=states[t][b, h, key, value])
+            return before.plus(write=k[b, t, h, key].double() * wrote[t][b, h, value].double())
+
+        table = tap(note(torch.stack(states[1:], 1), STATE.name, self.named, (), terms, settings=lambda: {"scale": self.scale}), LABEL)
+        return torch.einsum("bthkw,bthk->bthw", table, q).to(self.operands[2].dtype), state

@@ -5,7 +5,6 @@ from typing import Any
 
 from rich.text import Text
 
-from pellucid.config import GatedDelta
 from pellucid.counting import Bill
 from pellucid.counting.bounds import parts
 from pellucid.counting.textbook import closed_forms
@@ -115,7 +114,7 @@ def kv_cache(bill: Bill, width: int) -> list[Text]:
     windows = [w for one in bill.config.layers if (w := window(one)) is not None]
     if windows:
         out.append(Text(" " + say("count.windows", layers=len(windows), window=", ".join(map(count, sorted(set(windows))))), "dim"))
-    states = [one.attn.state for one in bill.config.layers if isinstance(one.attn, GatedDelta)]
+    states = [one.attn.state for one in bill.config.layers if one.attn.state]
     if states:
         out.append(Text(" " + say("count.states", layers=len(states), bytes=scaled(4 * sum(states) * s.batch, "B")), "dim"))
     return out

@@ -1,7 +1,6 @@
 // The gated delta rule (arXiv 2412.06464), one token after another: decay, and the decays themselves.
 //
-// The one idea: a head's state S [key value] lies in its text's page and is changed in place, so that a token reads it twice and writes it
-// once. Tokens are never reordered: a row has the same bits in a prompt and alone.
+// The one idea: a head's state S [key value] lies in its text's page, and a token reads it twice and writes it once. Tokens are never reordered: a row has the same bits in a prompt and alone.
 #pragma once
 #include "rows.h"
 
@@ -28,14 +27,14 @@ static void decay(const Decay<T>& a, Work& work) {
   });
 }
 
-// ---- delta_rule: S <- decay S + k (beta (v - decay S^T k))^T, y = S^T q, for `run` tokens of each text. S lies in a page of `pool`:
-// the state after the last token of the page, so that the page of the token before gives the one to begin with.
+// ---- delta_rule: S <- decay S + k (beta (v - decay S^T k))^T, y = S^T q, for `run` tokens of each text. A page has two places for a state,
+// after tokens at even and at odd positions, so that a step of one token may run again.
 template <class T>
 struct DeltaRule {
   const T *q, *k, *v;  // [rows groups key], [rows heads value]
   const float* decay;  // [rows heads]
   const T* beta;
-  float* pool;  // [pages heads key value]
+  float* pool;  // [pages 2 heads key value]
   const i64 *table, *positions;
   T* y;
   i64 rows, run, heads, groups, key, value, size, pages;  // pages: from one text's table to the next one's, 0 if all share one
@@ -50,33 +49,28 @@ template <class T>
 static void delta_rule(const DeltaRule<T>& a, Work& work) {
   const i64 state = a.key * a.value;
   for (i64 p; (p = work.next()) >= 0;) {
-    const i64 text = p / a.heads, h = p % a.heads, g = h / (a.heads / a.groups);
+    const i64 text = p / a.heads, h = p % a.heads, g = h / (a.heads / a.groups), last = a.positions[(text + 1) * a.run - 1];
     const i64* table = a.table + text * a.run * a.pages;
-    const auto place = [&](i64 position) { return a.pool + (table[position / a.size] * a.heads + h) * state; };
-    float *wrote = scratch(2 * a.value), *read = wrote + a.value, *before = nullptr;
+    const auto place = [&](i64 position) { return a.pool + ((table[position / a.size] * 2 + position % 2) * a.heads + h) * state; };
+    float *wrote = scratch(2 * a.value), *read = wrote + a.value, *s = nullptr;
     for (i64 r = text * a.run; r < (text + 1) * a.run; r++) {
-      const i64 position = a.positions[r];
-      float* s = place(position);
-      if (position == 0) std::memset(s, 0, state * sizeof(float));
-      else {
-        const float* from = before ? before : place(position - 1);
-        if (from != s) std::memcpy(s, from, state * sizeof(float));
-      }
-      before = s;
+      const i64 position = a.positions[r], end = (position / a.size + 1) * a.size - 1;
+      const float* from = s ? s : position ? place(position - 1) : nullptr;
+      if (!s || position % a.size == 0) s = place(end < last ? end : last);  // the state at the end of the page, or of the run
+      if (!from) std::memset(s, 0, state * sizeof(float)), from = s;
       const T *q = a.q + (r * a.groups + g) * a.key, *k = a.k + (r * a.groups + g) * a.key, *v = a.v + (r * a.heads + h) * a.value;
       const float keep = a.decay[r * a.heads + h], beta = get(a.beta + r * a.heads + h), scale = (float)a.scale;
       for (i64 i = 0; i < a.value; i++) wrote[i] = read[i] = 0.f;
       for (i64 i = 0; i < a.key; i++) {
         const V x = set(get(k + i) * scale * keep);
-        steps(0, a.value, [&](i64 j, i64 n) { store(wrote + j, fma(x, load(s + i * a.value + j, n), load(wrote + j, n)), n); });
+        steps(0, a.value, [&](i64 j, i64 n) { store(wrote + j, fma(x, load(from + i * a.value + j, n), load(wrote + j, n)), n); });
       }
       steps(0, a.value, [&](i64 j, i64 n) { store(wrote + j, set(beta) * (load(v + j, n) - load(wrote + j, n)), n); });
       for (i64 i = 0; i < a.key; i++) {
-        float* row = s + i * a.value;
         const V x = set(get(k + i) * scale), y = set(get(q + i) * scale * scale);
         steps(0, a.value, [&](i64 j, i64 n) {
-          const V now = fma(x, load(wrote + j, n), set(keep) * load(row + j, n));
-          store(row + j, now, n);
+          const V now = fma(x, load(wrote + j, n), set(keep) * load(from + i * a.value + j, n));
+          store(s + i * a.value + j, now, n);
           store(read + j, fma(y, now, load(read + j, n)), n);
         });
       }

@@ -154,8 +154,10 @@ class Inspector:
         for path, letters in axes.items():
             if any(fnmatchcase(path, p) for p in (*only, *(c.path for c in changes))):
                 sizes = {"T": prompt, "S": prompt, "H": loaded.config.heads, "V": loaded.config.vocab}
-                if {"T", "S"} <= {*letters} or path == "logits":
-                    size = 4 * prod(sizes.get(letter, 1) for letter in letters)
+                state = {"T", "K", "W"} <= {*letters}  # one for each token
+                if state or {"T", "S"} <= {*letters} or path == "logits":
+                    of_state = max(one.attn.state for one in loaded.config.layers) * prompt
+                    size = 4 * (of_state if state else prod(sizes.get(letter, 1) for letter in letters))
                     if size > self.limits.trace:
                         raise RequestError("server.table", 413, "pellucid", path=path, size=size, limit=self.limits.trace)
 
