@@ -259,7 +259,7 @@ class GatedDelta(AttentionSpec):
     key: int  # width of one
     value_heads: int
     value: int
-    window: int = 4  # tokens that the convolutions of queries, keys and values sum, itself included
+    rows: int = 4  # that the convolutions of queries, keys and values sum, a token's own included
     act: str = "silu"  # of their sums
 
     kind: ClassVar[str] = "delta"
@@ -274,10 +274,13 @@ class GatedDelta(AttentionSpec):
     def state(self) -> int:
         return self.value_heads * self.key * self.value
 
+    def rows_kept(self, context: int) -> int:
+        return min(context, self.rows)
+
     def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
         """Yield the products of a token: a state is read twice and written once, and each channel sums a few rows."""
         channels = 2 * self.key_heads * self.key + self.value_heads * self.value
-        yield "T·(3·H·K·W + J·(2·G·K + H·W))", (rows, (3 * self.state, self.window * channels))
+        yield "T·(3·H·K·W + J·(2·G·K + H·W))", (rows, (3 * self.state, self.rows * channels))
 
 
 AnyAttention = Attention | Latent | ShortConv | GatedDelta  # every kind of attention, and what stands in its place

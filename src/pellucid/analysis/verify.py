@@ -131,6 +131,8 @@ def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
     if stored.config.get("model_type") in library.models.auto.configuration_auto.CONFIG_MAPPING or model.family.architecture is None:
         kind = getattr(library, f"AutoModel{task}")
         config = library.AutoConfig.from_pretrained(folder, local_files_only=True)
+        if model.family.text_model is not None and type(config) not in kind._model_mapping:
+            kind = library.AutoModelForImageTextToText
     else:
         kind = getattr(library, model.family.architecture)
         config = kind.config_class.from_pretrained(folder, local_files_only=True)

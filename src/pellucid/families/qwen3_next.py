@@ -28,8 +28,8 @@ def mixers(hf: Fields) -> list[c.AnyAttention]:
     """Return what mixes the rows of each layer, by its kind."""
     hf.maybe("num_key_value_heads", stated=True)
     attn = replace(llama.attention(hf, qk_norm=True, head=256, part=0.25), gated=True)
-    key_heads, key, value_heads, value, window = (hf.integer(f"linear_{name}", missing) for name, missing in LINEAR.items())
-    delta = c.GatedDelta(key_heads, key, value_heads, value, window, hf.choice("hidden_act", ACTS, "silu"))
+    key_heads, key, value_heads, value, rows = (hf.integer(f"linear_{name}", missing) for name, missing in LINEAR.items())
+    delta = c.GatedDelta(key_heads, key, value_heads, value, rows, hf.choice("hidden_act", ACTS, "silu"))
     fits = value_heads % key_heads == 0
     hf.relate(fits, "linear_num_value_heads % linear_num_key_heads == 0", value_heads=value_heads, key_heads=key_heads)
     return [delta if kind == DELTA else attn for kind in kinds(hf)]

@@ -25,12 +25,12 @@ class GatedDelta(nn.Module):
         keys, values = (spec.key_heads, spec.key), (spec.value_heads, spec.value)
         self.q, self.k, self.v, self.z = (Linear(cfg.width, n * width, False) for n, width in (keys, keys, values, values))
         self.a, self.b = (Linear(cfg.width, spec.value_heads, False) for _ in range(2))
-        self.q_kernel, self.k_kernel, self.v_kernel = (nn.Parameter(torch.ones(spec.window, *sizes)) for sizes in (keys, keys, values))
+        self.q_kernel, self.k_kernel, self.v_kernel = (nn.Parameter(torch.ones(spec.rows, *sizes)) for sizes in (keys, keys, values))
         self.log_rate, self.rate_bias = nn.Parameter(torch.zeros(spec.value_heads)), nn.Parameter(torch.ones(spec.value_heads))
         self.norm = GatedRmsNorm(spec.value, cfg.eps)
         self.o = Linear(spec.value_heads * spec.value, cfg.width, False)
-        self.state = MatrixState(spec.window, (spec.value_heads, spec.key, spec.value))
-        self.window, self.key, self.value, self.act = spec.window, spec.key, spec.value, spec.act
+        self.state = MatrixState(spec.rows, (spec.value_heads, spec.key, spec.value))
+        self.window, self.key, self.value, self.act = spec.rows, spec.key, spec.value, spec.act
         self.scale, self.eps = spec.key**-0.5, 1e-6 / spec.key  # keys and queries have length 1; their eps is of a sum, not of a mean
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
