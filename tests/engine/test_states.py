@@ -70,10 +70,10 @@ def test_the_kernel_gives_the_same_bits_in_any_chunks(family: str, dtype: torch.
     """The kernel takes tokens one after another; in float32 the reference is within the rounding of it."""
     module, text = model(family, dtype), ids(23)
     with native.any_rows():
-        whole = in_chunks(module, text, 23)
-        assert all(torch.equal(in_chunks(module, text, chunk, size), whole) for chunk in (1, 4, 9) for size in (1, 4, 32))
+        once = in_chunks(module, text, 23)
+        assert all(torch.equal(in_chunks(module, text, chunk, size), once) for chunk in (1, 4, 9) for size in (1, 4, 32))
     with swapped(native, "fits_delta_rule", lambda *args: False):
-        assert dtype is torch.bfloat16 or far(in_chunks(module, text, 9), whole) < 1e-4
+        assert dtype is torch.bfloat16 or far(in_chunks(module, text, 9), once) < 1e-4
 
 
 def test_padding_leaves_a_state_as_it_is() -> None:
@@ -194,10 +194,10 @@ def test_in_deterministic_mode_a_text_has_the_bits_of_a_lone_run() -> None:
     """Among others, in chunks, and behind a cached beginning."""
     module = model(dtype=torch.float32)
     right = [answers(Engine.of(module, 100, size=8, deterministic=True), [prompt], 12) for prompt in PROMPTS]
-    crowd = Engine.of(module, 400, SchedulerLimits(rows=11), size=8, deterministic=True)
-    assert answers(crowd, PROMPTS, 12) == [text for (text,) in right]
-    assert [answers(crowd, [prompt], 12) for prompt in PROMPTS] == right
-    assert crowd.storage.cache.hits > 40  # type: ignore[attr-defined]
+    among = Engine.of(module, 400, SchedulerLimits(rows=11), size=8, deterministic=True)
+    assert answers(among, PROMPTS, 12) == [text for (text,) in right]
+    assert [answers(among, [prompt], 12) for prompt in PROMPTS] == right
+    assert among.storage.cache.hits > 40  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

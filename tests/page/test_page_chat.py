@@ -90,6 +90,7 @@ def apart(tab: Tab, index: int, name: str) -> list[str]:
     page = tab.page
     (id, _), tokens = drawn(page)[index], drawn(page)
     page.click(f"{LAST} summary")
+    page.wait_for_selector(f"{LAST} [data-read] [data-id]")
     read = [int(i) for i in page.eval_on_selector_all(f"{LAST} [data-read] [data-id]", "all => all.map(e => e.dataset.id)")]
     page.click(f"{LAST} [data-token='{index}']")
     share = page.inner_text(f"{LAST} [data-chosen] .head .number")

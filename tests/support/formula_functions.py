@@ -113,8 +113,8 @@ def delta(reader: Any, k: Named, v: Named, decay: Named, beta: Named) -> Named:
     state, states = torch.zeros(*values.shape[:1], *keys.shape[2:], values.shape[3], dtype=torch.float64), []
     for t in range(keys.shape[1]):
         state = state * decays[:, t, :, None, None]
-        held = (state * keys[:, t, ..., None]).sum(2)
-        state = state + keys[:, t, ..., None] * (betas[:, t, :, None] * (values[:, t] - held))[:, :, None]
+        under_key = (state * keys[:, t, ..., None]).sum(2)
+        state = state + keys[:, t, ..., None] * (betas[:, t, :, None] * (values[:, t] - under_key))[:, :, None]
         states.append(state)
     return Named(torch.stack(states, 1)[:, -k.x.shape[1] :], ("B", "T", "H", "K", "W"))
 

@@ -20,6 +20,8 @@ from pellucid.watching.watch import Seen
 
 TOKEN = re.compile(r"\s*(Σ_[A-Z]|[A-Za-z](?:[A-Za-z0-9_]|\.(?=[A-Za-z0-9]))*|\d+(?:\.\d+)?(?:e[+-]?\d+)?|[μσᵀₙ√·/+−()\[\]|,:⌊⌋≤<=-])")
 
+WITHIN = {"attend": ("pattern", "v"), "attend latent": ("pattern", "v"), "delta rule": ("state",)}  # tensors inside an op
+
 
 @dataclass
 class Run:
@@ -218,18 +220,15 @@ class Reader:
         """Return the value of a name: an operand, a weight, a size, a position, or a setting of the record."""
         own = self.seen.settings
         paths = [p for p in self.seen.inputs if p == word or p.endswith(f".{word}")]
+        if len(set(paths)) > 1:
+            raise UnresolvedError(f"{self.seen.path}: {word} is {paths}")
         if paths:
-            if len(set(paths)) > 1:
-                raise UnresolvedError(f"{self.seen.path}: {word} is {paths}")
             return self.record(paths[0])
         if weights := sorted({p for p in self.seen.weights if word in spelt(p)}):
             if len(weights) > 1:
                 raise UnresolvedError(f"{self.seen.path}: {word} is {weights}")
-            x, dims = self.run.weights[weights[0]]
-            return named(x, dims)
-        if self.seen.op in ("attend", "attend latent") and word in ("pattern", "v"):
-            return self.record(f"{self.seen.path.rpartition('.')[0]}.{word}")
-        if self.seen.op == "delta rule" and word == "state":
+            return named(*self.run.weights[weights[0]])
+        if word in WITHIN.get(self.seen.op, ()):
             return self.record(f"{self.seen.path.rpartition('.')[0]}.{word}")
         self.signs.add(word)
         if word in ("t", "s"):

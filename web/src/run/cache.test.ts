@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { cacheSteps, held, kept } from "./cache";
+import { cacheSteps, keptBytes, kept } from "./cache";
 import type { Tensor } from "./types";
 
 const tensor = (path: string, dims: string, shape: number[], settings: object = {}): Tensor =>
@@ -17,8 +17,8 @@ const run = (T: number): Tensor[] => [
 test("attention keeps all rows, a convolution its last ones, a delta rule those and one state", () => {
   const parts = kept(run(10));
   expect(parts.map((k) => k.part)).toEqual(["layers.0.attn", "layers.1.conv", "layers.2.delta"]);
-  expect(parts.map((k) => held(k, 10))).toEqual([10 * 32 * 4, 3 * 32 * 4, 4 * (2 * 16 + 64) * 4 + 4 * 8 * 16 * 4]);
-  expect(parts.map((k) => held(k, 2))).toEqual([2 * 32 * 4, 2 * 32 * 4, 2 * (2 * 16 + 64) * 4 + 4 * 8 * 16 * 4]);
+  expect(parts.map((k) => keptBytes(k, 10))).toEqual([10 * 32 * 4, 3 * 32 * 4, 4 * (2 * 16 + 64) * 4 + 4 * 8 * 16 * 4]);
+  expect(parts.map((k) => keptBytes(k, 2))).toEqual([2 * 32 * 4, 2 * 32 * 4, 2 * (2 * 16 + 64) * 4 + 4 * 8 * 16 * 4]);
 });
 
 test("a step adds what the cache has more", () => {

@@ -37,7 +37,7 @@ function state(own: Map<string, Tensor>): number {
 const size = (k: Kept): number => k.tensors.reduce((n, t) => n + t.bytes, 0);
 export const rowBytes = (k: Kept): number => size(k) / (k.tensors[0]?.shape[1] ?? 1);
 // The bytes that are kept once `rows` tokens are stored.
-export const held = (k: Kept, rows: number): number => (k.memory ? size(k) : rowBytes(k) * Math.min(k.most, rows) + k.state);
+export const keptBytes = (k: Kept, rows: number): number => (k.memory ? size(k) : rowBytes(k) * Math.min(k.most, rows) + k.state);
 
 export interface CacheStep { step: number; rows: number; before: number; bytes: number; total: number; flops: number | null; tensors: Tensor[] }
 
@@ -46,8 +46,8 @@ export function cacheSteps(steps: readonly Pick<Step, "step" | "fed" | "past">[]
   let before = 0, memory = 0;
   return steps.filter((s) => of[s.step]).map((s) => {
     const tensors = of[s.step] ?? [], all = kept(tensors);
-    if (s.step === 0) memory = all.filter((k) => k.memory).reduce((n, k) => n + held(k, 0), 0);
-    const total = memory + all.filter((k) => !k.memory).reduce((n, k) => n + held(k, s.past + s.fed.length), 0), bytes = total - before;
+    if (s.step === 0) memory = all.filter((k) => k.memory).reduce((n, k) => n + keptBytes(k, 0), 0);
+    const total = memory + all.filter((k) => !k.memory).reduce((n, k) => n + keptBytes(k, s.past + s.fed.length), 0), bytes = total - before;
     before = total;
     return { step: s.step, rows: s.fed.length, before: s.past, bytes, total, flops: together(tensors, "flops"), tensors };
   });

@@ -52,7 +52,7 @@ static void delta_rule(const DeltaRule<T>& a, Work& work) {
     const i64 text = p / a.heads, h = p % a.heads, g = h / (a.heads / a.groups), last = a.positions[(text + 1) * a.run - 1];
     const i64* table = a.table + text * a.run * a.pages;
     const auto place = [&](i64 position) { return a.pool + ((table[position / a.size] * 2 + position % 2) * a.heads + h) * state; };
-    float *wrote = scratch(2 * a.value), *read = wrote + a.value, *s = nullptr;
+    float* s = nullptr;
     for (i64 r = text * a.run; r < (text + 1) * a.run; r++) {
       const i64 position = a.positions[r], end = (position / a.size + 1) * a.size - 1;
       const float* from = s ? s : position ? place(position - 1) : nullptr;
@@ -60,21 +60,31 @@ static void delta_rule(const DeltaRule<T>& a, Work& work) {
       if (!from) std::memset(s, 0, state * sizeof(float)), from = s;
       const T *q = a.q + (r * a.groups + g) * a.key, *k = a.k + (r * a.groups + g) * a.key, *v = a.v + (r * a.heads + h) * a.value;
       const float keep = a.decay[r * a.heads + h], beta = get(a.beta + r * a.heads + h), scale = (float)a.scale;
-      for (i64 i = 0; i < a.value; i++) wrote[i] = read[i] = 0.f;
-      for (i64 i = 0; i < a.key; i++) {
-        const V x = set(get(k + i) * scale * keep);
-        steps(0, a.value, [&](i64 j, i64 n) { store(wrote + j, fma(x, load(from + i * a.value + j, n), load(wrote + j, n)), n); });
-      }
-      steps(0, a.value, [&](i64 j, i64 n) { store(wrote + j, set(beta) * (load(v + j, n) - load(wrote + j, n)), n); });
-      for (i64 i = 0; i < a.key; i++) {
-        const V x = set(get(k + i) * scale), y = set(get(q + i) * scale * scale);
-        steps(0, a.value, [&](i64 j, i64 n) {
-          const V now = fma(x, load(wrote + j, n), set(keep) * load(from + i * a.value + j, n));
-          store(s + i * a.value + j, now, n);
-          store(read + j, fma(y, now, load(read + j, n)), n);
-        });
-      }
-      steps(0, a.value, [&](i64 j, i64 n) { store(a.y + (r * a.heads + h) * a.value + j, load(read + j, n), n); });
+      T* out = a.y + (r * a.heads + h) * a.value;
+      // Some columns of S at a time: all their keys fit the first cache, where they are read twice and written once.
+      const auto columns = [&](i64 j, auto count, auto lanes) {
+        constexpr int N = decltype(count)::value;
+        V error[N], seen[N];
+        for (int c = 0; c < N; c++) error[c] = seen[c] = set(0.f);
+        for (i64 i = 0; i < a.key; i++) {
+          const V x = set(get(k + i) * scale * keep);
+          for (int c = 0; c < N; c++) error[c] = fma(x, load(from + i * a.value + j + c * LANES, (i64)lanes), error[c]);
+        }
+        for (int c = 0; c < N; c++) error[c] = set(beta) * (load(v + j + c * LANES, (i64)lanes) - error[c]);
+        for (i64 i = 0; i < a.key; i++) {
+          const V x = set(get(k + i) * scale), y = set(get(q + i) * scale * scale);
+          for (int c = 0; c < N; c++) {
+            const i64 at = i * a.value + j + c * LANES;
+            const V now = fma(x, error[c], set(keep) * load(from + at, (i64)lanes));
+            store(s + at, now, (i64)lanes);
+            seen[c] = fma(y, now, seen[c]);
+          }
+        }
+        for (int c = 0; c < N; c++) store(out + j + c * LANES, seen[c], (i64)lanes);
+      };
+      i64 j = 0;
+      for (; j + 4 * LANES <= a.value; j += 4 * LANES) columns(j, std::integral_constant<int, 4>(), std::integral_constant<i64, LANES>());
+      steps(j, a.value, [&](i64 at, i64 n) { columns(at, std::integral_constant<int, 1>(), n); });
     }
   }
 }
