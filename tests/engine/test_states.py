@@ -13,12 +13,13 @@ from pellucid.batch import states
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.states import MatrixState, TextStates
 from pellucid.batch.step import Step
+from pellucid.documents.cell import cell_of
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.gated_delta import GatedDelta
 from pellucid.nn.transformer import Decoder
-from pellucid.ops import native
+from pellucid.ops import delta, native
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.watching.watch import watch
 from tiny import far, ids, swapped
@@ -231,3 +232,16 @@ def test_watched_steps_explain_their_cells() -> None:
         assert s.terms is not None and s.value is not None
         last = tuple(n - 1 for n in s.shape)
         assert abs(s.terms(last).total() - float(s.value[last])) < 1e-5
+
+
+def test_states_of_a_long_prompt_are_computed_on_demand() -> None:
+    """A state may be megabytes a token: beyond a bound records have shapes, and the same values and terms when they are asked for."""
+    module, text = model(), ids(9)
+    with watch(module, "layers.0.delta.state", terms=True) as small:
+        module(text[None])
+    with swapped(delta, "LARGE", 0), watch(module, "layers.0.delta.state", terms=True) as large:
+        module(text[None])
+    listed, right = large["layers.0.delta.state"], small["layers.0.delta.state"].value
+    assert listed.value.is_meta and listed.later is not None
+    assert torch.equal(listed.later().value, right)
+    assert cell_of(listed, "4,1,2,3").value == float(right[0, 4, 1, 2, 3])

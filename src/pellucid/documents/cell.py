@@ -63,6 +63,8 @@ def cell_of(seen: Seen, index: str) -> Cell:
     """
     path = seen.path
     place = index_of(path, seen.dims, seen.shape, index)
+    if seen.terms is None and seen.later is not None:  # a large table, whose values are computed on demand
+        seen = seen.later()
     if seen.terms is None:
         raise UseError("cell.terms", path=path)
     return Cell(seen, place, seen.terms(place), float(seen.value[place]))

@@ -6,6 +6,7 @@ S is a memory of values by keys: it fades by `decay`, loses a part `beta` of wha
 """
 
 from dataclasses import replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ STATE = OpKind(
 )
 INSIDE = ("state",)
 LABEL = "state: B T H K W"
+LARGE = 64 << 20  # bytes: a state of each token may be megabytes, so that a long prompt's would fill the memory
 Operands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # q, k, v, decay, beta
 
 
@@ -132,8 +134,8 @@ class Scan(Segment):
         return native.delta_rule((q, k, v, decay, beta), pages, length, self.scale)
 
     def show(self, mode: str, y: Tensor) -> None:
-        """Tap the states beside y: their values if mode is "beside", otherwise their shapes, with the values computed on demand."""
-        if mode == "beside":
+        """Tap the states beside y: their values if mode is "beside" and they are small, else shapes, and values on demand."""
+        if mode == "beside" and y.shape[0] * y.shape[1] * prod(self.shape) * self.operands[3].itemsize <= LARGE:
             with recomputing(y) as compare:
                 compare(self.again())
         else:
