@@ -241,7 +241,7 @@ def test_states_of_a_long_prompt_are_computed_on_demand() -> None:
         module(text[None])
     with swapped(delta, "LARGE", 0), watch(module, "layers.0.delta.state", terms=True) as large:
         module(text[None])
-    listed, right = large["layers.0.delta.state"], small["layers.0.delta.state"].value
-    assert listed.value.is_meta and listed.later is not None
-    assert torch.equal(listed.later().value, right)
-    assert cell_of(listed, "4,1,2,3").value == float(right[0, 4, 1, 2, 3])
+    shapes, right = large["layers.0.delta.state"], small["layers.0.delta.state"].value
+    assert shapes.value.is_meta and shapes.later is not None
+    assert torch.equal(shapes.later().value, right)
+    assert cell_of(shapes, "4,1,2,3").value == float(right[0, 4, 1, 2, 3])
