@@ -5,6 +5,7 @@
 S is a memory of values by keys: it fades by `decay`, loses a part `beta` of what it holds under k, and gains as much of v there.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -43,7 +44,6 @@ STATE = OpKind(
     template=lambda m: "",
 )
 INSIDE = ("state",)
-LABEL = "state: B T H K W"
 LARGE = 64 << 20  # bytes: a state of each token may be megabytes, so that a long prompt's would fill the memory
 Operands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # q, k, v, decay, beta
 
@@ -140,8 +140,7 @@ class Scan(Segment):
                 compare(self.again())
         else:
             with deferred(lambda: gap(self.again(), y)):
-                table = self.operands[3].new_empty((*y.shape[:2], *self.shape), device=META)
-                tap(note(table, STATE.name, self.named, settings=lambda: {"scale": self.scale}), LABEL)
+                self.tap_states(self.operands[3].new_empty((*y.shape[:2], *self.shape), device=META))
 
     def again(self) -> Tensor:
         """Compute y once more, with its states tapped; nothing is stored."""
@@ -179,5 +178,9 @@ class Scan(Segment):
             before = Terms(decay=decay[b, t, h], before=states[t][b, h, key, value])
             return before.plus(write=k[b, t, h, key].double() * wrote[t][b, h, value].double())
 
-        table = tap(note(torch.stack(states[1:], 1), STATE.name, self.named, (), terms, settings=lambda: {"scale": self.scale}), LABEL)
+        table = self.tap_states(torch.stack(states[1:], 1), terms)
         return torch.einsum("bthkw,bthk->bthw", table, q).to(self.operands[2].dtype), state
+
+    def tap_states(self, table: Tensor, terms: Callable[[Index], Terms] | None = None) -> Tensor:
+        """Note and tap the states after each token [B T H K W]."""
+        return tap(note(table, STATE.name, self.named, (), terms, settings=lambda: {"scale": self.scale}), "state: B T H K W")
