@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForImageTextToText
 
+import seeing as makers
 import test_gemma3
 import test_llama4
 import test_mistral3
 import test_quantised as packed
 import test_qwen3_5
-from judge import FAMILIES, KINDS, judge, make, promoted
+from judge import FAMILIES, judge, make
 from pellucid.analysis import verify as verifying
 from pellucid.analysis.verify import verify
 from pellucid.commands import main
@@ -39,16 +39,9 @@ def fresh() -> Path:
 
 
 def seeing(kind: str, text: str, eyes: dict[str, Any], **more: Any) -> Path:
-    """A model with eyes, whose text model is read."""
-    cfg = AutoConfig.for_model(kind, text_config=KINDS[text].tiny | {"model_type": text}, vision_config=eyes, **more)
-    cfg._attn_implementation = cfg._experts_implementation = cfg.text_config._experts_implementation = "eager"
-    torch.manual_seed(0)
-    with promoted(), torch.no_grad():
-        hf = AutoModelForImageTextToText.from_config(cfg).double().eval()
-        for p in hf.parameters():
-            p += 0.15 * torch.randn_like(p)
+    """The folder of a model with eyes, whose text model is read."""
     folder = fresh()
-    hf.save_pretrained(folder)
+    makers.seeing(kind, text, eyes, **more).save_pretrained(folder)
     return folder
 
 

@@ -44,9 +44,8 @@ def poison(pages: PagedCache) -> None:
     """Fill every free page with NaN and shuffle their order."""
     for allocator in pages.allocators.values():
         random.Random(str(allocator.free)).shuffle(allocator.free)
-    for part, pools in pages.pools.items():
-        for pool in pools:
-            pool.unflatten(0, (pages.of(part).count, -1))[pages.of(part).free] = float("nan")
+    for part, pool in pages.stores():
+        pool.unflatten(0, (pages.of(part).count, -1))[pages.of(part).free] = float("nan")
 
 
 @pytest.mark.parametrize("family", WINDOWED)

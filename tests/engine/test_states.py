@@ -11,7 +11,7 @@ from judge import judge
 from pellucid.api.model import load
 from pellucid.batch import states
 from pellucid.batch.kv_cache import PagedCache
-from pellucid.batch.states import MatrixState, TextStates
+from pellucid.batch.states import TextStates
 from pellucid.batch.step import Step
 from pellucid.documents.cell import cell_of
 from pellucid.engine.engine import Engine
@@ -170,11 +170,8 @@ copy = PagedCache.copy
 
 def copied_rows(self: PagedCache, allocator: Any, request: object, indices: Any) -> None:
     """Copy shared pages without the states in them."""
-    pools = dict(self.pools)
-    for part in [p for p in pools if isinstance(p, MatrixState)]:
-        del self.pools[part]
-    copy(self, allocator, request, indices)
-    self.pools.update(pools)
+    with swapped(self, "states", {}):
+        copy(self, allocator, request, indices)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

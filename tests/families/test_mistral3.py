@@ -8,13 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModelForCausalLM
 
-from judge import KINDS, promoted, prompts
+from judge import prompts
 from pellucid.api.model import load
 from pellucid.errors import ConfigError
 from pellucid.families import understand
 from pellucid.nn.transformer import build
+from seeing import logits_of_text, seeing
 from tiny import far
 
 Raw = dict[str, Any]
@@ -38,18 +39,10 @@ SMALL: Raw = {
 @pytest.fixture(scope="module")
 def multimodal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
     """Return a folder of transformers and its logits of a prompt in float64."""
-    text = KINDS["mistral"].tiny | {"model_type": "mistral"}
-    cfg = AutoConfig.for_model("mistral3", text_config=text, vision_config=EYES, tie_word_embeddings=False)
-    cfg._attn_implementation = "eager"
-    torch.manual_seed(0)
-    with promoted(), torch.no_grad():
-        hf = AutoModelForImageTextToText.from_config(cfg).double().eval()
-        for p in hf.parameters():
-            p += 0.15 * torch.randn_like(p)
-        logits = hf.lm_head(hf.model.language_model(input_ids=prompts("mistral")[0], use_cache=False).last_hidden_state)
+    hf = seeing("mistral3", "mistral", EYES, tie_word_embeddings=False)
     folder = tmp_path_factory.mktemp("whole")
     hf.save_pretrained(folder)
-    return folder, logits
+    return folder, logits_of_text(hf, "mistral")
 
 
 def silent(folder: Path, to: Path, drop: tuple[str, ...] = ()) -> Path:

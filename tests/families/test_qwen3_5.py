@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModelForCausalLM
 
-from judge import KINDS, promoted, prompts
+from judge import prompts
 from pellucid.api.count import count
 from pellucid.api.model import load
+from seeing import logits_of_text, seeing
 from tiny import far
 
 Raw = dict[str, Any]
@@ -34,27 +34,13 @@ SMALL: Raw = {
 }  # fmt: skip
 
 
-def whole_model(kind: str, folder: Path) -> Tensor:
-    """Write a folder of transformers. Returns its text model's logits of a prompt in float64."""
-    text = KINDS[WITHIN[kind]].tiny | {"model_type": WITHIN[kind]}
-    cfg = AutoConfig.for_model(kind, text_config=text, vision_config=EYES)
-    cfg._attn_implementation = cfg._experts_implementation = cfg.text_config._experts_implementation = "eager"
-    torch.manual_seed(0)
-    with promoted(), torch.no_grad():
-        hf = AutoModelForImageTextToText.from_config(cfg).double().eval()
-        for p in hf.parameters():
-            p += 0.15 * torch.randn_like(p)
-        logits = hf.lm_head(hf.model.language_model(input_ids=prompts(WITHIN[kind])[0], use_cache=False).last_hidden_state)
-    hf.save_pretrained(folder)
-    return logits
-
-
 @pytest.mark.parametrize("kind", WITHIN)
 def test_the_text_model_is_read_and_saved(kind: str, tmp_path: Path) -> None:
-    logits = whole_model(kind, tmp_path / "all")
+    hf = seeing(kind, WITHIN[kind], EYES)
+    hf.save_pretrained(tmp_path / "all")
     model = load(tmp_path / "all")
     with torch.no_grad():
-        assert far(model(*prompts(WITHIN[kind])), logits) < 1e-9
+        assert far(model(*prompts(WITHIN[kind])), logits_of_text(hf, WITHIN[kind])) < 1e-9
     assert model.left and all(n.startswith("model.visual.") for n in model.left)
     model.save(tmp_path / "text")
     saved = json.loads((tmp_path / "text" / "config.json").read_text())

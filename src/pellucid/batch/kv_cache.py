@@ -17,7 +17,6 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.states import MatrixState
 from pellucid.errors import UseError
 
 Stored = tuple[Tensor, ...]
@@ -262,6 +261,7 @@ class PagedCache:
         self.angle_length: dict[object, int] = {}  # of a request: the least text length that rotary scaling assumes for it
         self.prompts: dict[object, tuple[Sequence[int], Sequence[int] | None]] = {}  # of a request: its ids and its source's
         self.pools: dict[nn.Module, Stored] = {}
+        self.states: dict[nn.Module, Tensor] = {}  # of parts that keep one: see states.py
         self.memory: dict[tuple[nn.Module, object], tuple[Stored, Tensor, bool]] = {}  # and whether padded
 
     @property
@@ -303,7 +303,7 @@ class PagedCache:
     def copy(self, allocator: PageAllocator, request: object, indices: Sequence[int]) -> None:
         """Replace the pages at these indices of a request's table by copies of its own."""
         old, new = [allocator.allocated[request][i - allocator.first[request]] for i in indices], [allocator.pop_free() for _ in indices]
-        for pool in (pool for part, pools in self.pools.items() if self.of(part) is allocator for pool in pools):
+        for pool in (pool for part, pool in self.stores() if self.of(part) is allocator):
             rows = pool.unflatten(0, (allocator.count, -1))
             rows[new] = rows[old]
         for i, page in zip(indices, new, strict=True):
@@ -367,20 +367,24 @@ class PagedCache:
             self.pools[part] = tuple(n.new_zeros(self.of(part).count * self.size, *n.shape[2:]) for n in like)
         return self.pools[part]
 
-    def state_pool(self, part: MatrixState, like: Tensor) -> Tensor:
+    def state_pool(self, part: nn.Module, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return the places for states of a part, made at its first step: two for each page, [2·pages ...] in the dtype of `like`."""
-        if part not in self.pools:
-            self.pools[part] = (like.new_zeros(2 * self.of(part).count, *part.shape),)
-        return self.pools[part][0]
+        if part not in self.states:
+            self.states[part] = like.new_zeros(2 * self.of(part).count, *shape)
+        return self.states[part]
+
+    def stores(self) -> Iterator[tuple[nn.Module, Tensor]]:
+        """Yield every tensor that pages are parts of, pools of rows and of states, with the part whose it is."""
+        yield from ((part, pool) for part, pools in self.pools.items() for pool in pools)
+        yield from self.states.items()
 
     def bytes_per_token(self) -> int:
         """Return the bytes of one token of one request in all pools of rows."""
-        return sum(row_bytes(pools) for part, pools in self.pools.items() if not isinstance(part, MatrixState))
+        return sum(map(row_bytes, self.pools.values()))
 
     def bytes_held(self, request: object) -> int:
         """Return the bytes of the request's pages in all pools, shared or not."""
-        pages = ((pool, self.of(part)) for part, pools in self.pools.items() for pool in pools)
-        return sum(len(a.allocated[request]) * (pool.numel() // a.count) * pool.element_size() for pool, a in pages)
+        return sum(len(self.of(part).allocated[request]) * (pool.nbytes // self.of(part).count) for part, pool in self.stores())
 
     def sound(self, cached: Mapping[int | None, Iterable[int]] | None = None) -> bool:
         """True if every page is accounted for. cached: {window: the pages that a prefix cache holds}."""

@@ -14,29 +14,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True)
-class StatePages:
-    """The states of texts in a pool [2·pages ...], for one call. table: of all rows, or of each [rows pages].  size: tokens of a page."""
-
-    pool: Tensor
-    table: Tensor
-    size: int
-    positions: Tensor
+from pellucid.batch.kv_cache import PagedRows
 
 
 @dataclass(frozen=True)
 class TextStates:
     """The rows of one text in a step, and where its state lies; of a plain batch all texts at once, whose states begin at zero.
 
-    rows: its slice of T.  positions: LongTensor [B T], -1 for padding.  padded: whether there is any.  pages: None keeps nothing.
-    request: None of a plain batch.
+    rows: its slice of T.  positions: LongTensor [B T], -1 for padding.  padded: whether there is any.
+    pages: its rows in a pool of states [2·pages ...], which share one table; None keeps nothing.  request: None of a plain batch.
     """
 
     rows: slice
     positions: Tensor
     padded: bool = False
-    pages: StatePages | None = None
+    pages: PagedRows | None = None
     request: object = None
 
     def first(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -44,12 +36,12 @@ class TextStates:
         before = int(self.positions[0, 0]) - 1 if self.pages is not None else -1
         if self.pages is None or before < 0:
             return torch.zeros(len(self.positions), *shape, dtype=dtype, device=self.positions.device)
-        return self.pages.pool[self.place(before)][None].clone()
+        return self.pages.pools[0][self.place(before)][None].clone()
 
     def place(self, position: int) -> int:
         """Return the row of the pool for the state after the token at a position."""
         assert self.pages is not None
-        return 2 * int(self.pages.table[position // self.pages.size]) + position % 2
+        return 2 * int(self.pages.tables[position // self.pages.size]) + position % 2
 
     def keep(self, row: int, state: Tensor) -> None:
         """Store the state [1 ...] after a row, if the row ends its page or the step."""
@@ -57,7 +49,7 @@ class TextStates:
             return
         position = int(self.positions[0, row])
         if row + 1 == self.positions.shape[1] or (position + 1) % self.pages.size == 0:
-            self.pages.pool[self.place(position)] = state[0]
+            self.pages.pools[0][self.place(position)] = state[0]
 
 
 @dataclass
@@ -65,7 +57,7 @@ class States:
     """A handle on the states of one part: one entry for each text. batched: all texts for one call, of one row each."""
 
     texts: list[TextStates]
-    batched: StatePages | None = None
+    batched: PagedRows | None = None
 
 
 class MatrixState(nn.Module):

@@ -13,9 +13,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import KVCache, PageAllocator, Paged, PagedCache, Segment, Span, Stored
+from pellucid.batch.kv_cache import KVCache, PageAllocator, Paged, PagedCache, PagedRows, Segment, Span, Stored
 from pellucid.batch.mask import Mask
-from pellucid.batch.states import MatrixState, StatePages, States, TextStates
+from pellucid.batch.states import MatrixState, States, TextStates
 from pellucid.errors import UseError
 
 
@@ -162,13 +162,13 @@ class Step:
                 return States([TextStates(slice(None), self.positions, self.padded)])
             rows = [(s.request, slice(s.start, s.stop)) for s in self.spans]
             return States([TextStates(own, self.positions[:, own], request=request) for request, own in rows])
-        pool, allocator = self.pages.state_pool(part, like), self.pages.of(part)
+        pool, allocator = self.pages.state_pool(part, part.shape, like), self.pages.of(part)
         return States([self._state(pool, allocator, s) for s in self.spans])
 
     def _state(self, pool: Tensor, allocator: PageAllocator, s: Span) -> TextStates:
         rows = slice(s.start, s.stop)
         at = self.positions[:, rows]
-        return TextStates(rows, at, False, StatePages(pool, allocator.tables[s.request], allocator.size, at), s.request)
+        return TextStates(rows, at, False, PagedRows((pool,), allocator.tables[s.request], allocator.size, at), s.request)
 
     def memory(self, part: nn.Module, make: Callable[[Tensor], Stored]) -> KVCache:
         """Return cross attention's keys and values, `make(encoder rows)`, [B S ...] each: made once for each request and kept."""

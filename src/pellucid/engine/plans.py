@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.batch.kv_cache import KVCache, PageAllocator, PagedCache, PagedRows, ScatteredRows, Span, Stored
-from pellucid.batch.states import MatrixState, StatePages, States, stateful
+from pellucid.batch.states import MatrixState, States, stateful
 from pellucid.batch.step import Step
 from pellucid.engine.replay_trace import TapRecorder
 from pellucid.nn.attention import CrossAttention
@@ -58,9 +58,10 @@ class DecodeStep(Step):
         return kv_cache
 
     def states(self, part: MatrixState, like: Tensor) -> States:
-        states = super().states(part, like)
-        allocator = self.pages.of(part)  # type: ignore[union-attr]
-        states.batched = StatePages(self.pages.state_pool(part, like), self.tables[allocator], allocator.size, self.positions)  # type: ignore[union-attr]
+        states, pages = super().states(part, like), self.pages
+        assert pages is not None
+        allocator = pages.of(part)
+        states.batched = PagedRows((pages.states[part],), self.tables[allocator], allocator.size, self.positions)
         return states
 
     def set_spans(self, spans: tuple[Span, ...]) -> None:
@@ -204,7 +205,7 @@ class Plans:
 
     def state(self) -> tuple[object, ...]:
         """Return everything that a plan depends on: the model's edition, and the addresses of its weights and the pools."""
-        return self.model.edition, self.pages.count, addresses(chain(self.tensors, *self.pages.pools.values()))
+        return self.model.edition, self.pages.count, addresses(chain(self.tensors, (pool for _, pool in self.pages.stores())))
 
     def step_of(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> DecodeStep:
         """Return the step of these spans, which reads its inputs from the buffers."""

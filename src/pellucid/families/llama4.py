@@ -12,9 +12,7 @@ TEXT_MODEL = "llama4_text"
 
 
 def config(hf: Fields) -> c.Config:
-    text = multimodal.text(hf, TEXT_MODEL, {})
-    hf.fixed("tie_word_embeddings", text.flag("tie_word_embeddings", False))
-    return llama4_text.config(text)
+    return multimodal.as_text_says(hf, TEXT_MODEL, llama4_text.config)
 
 
 def saved_config(hf: Mapping[str, Any]) -> dict[str, Any]:

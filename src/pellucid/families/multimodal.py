@@ -4,9 +4,10 @@ The vision part is not read: neither its fields nor its tensors, which lie besid
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from pellucid.config import Config
 from pellucid.families.fields import Fields
 
 VISION_FIELDS = {"vision_config", "boi_token_index", "eoi_token_index", "image_token_index", "image_token_id", "video_token_id"}
@@ -27,6 +28,13 @@ def text(hf: Fields, kind: str, silent: Mapping[str, Any]) -> Fields:
     hf.values = ids(inner.values) | dict(hf.values)
     hf.read |= VISION_FIELDS
     return inner
+
+
+def as_text_says(hf: Fields, kind: str, config: Callable[[Fields], Config]) -> Config:
+    """Return the Config of the text model, by `config`, its family's. The whole file says of a tied head what the text model does."""
+    inner = text(hf, kind, {})
+    hf.fixed("tie_word_embeddings", inner.flag("tie_word_embeddings", False))
+    return config(inner)
 
 
 def ids(values: Mapping[str, Any]) -> dict[str, Any]:

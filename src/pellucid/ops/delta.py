@@ -13,20 +13,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pellucid.batch.kv_cache import Segment
-from pellucid.batch.states import StatePages, States, TextStates
+from pellucid.batch.kv_cache import PagedRows, Segment
+from pellucid.batch.states import States, TextStates
 from pellucid.ops import native
-from pellucid.ops.kinds import OpKind
+from pellucid.ops.kinds import Operands, OpKind
 from pellucid.ops.precision import wide
 from pellucid.watching.meta import META
 from pellucid.watching.recomputing import gap, recomputing
 from pellucid.watching.tap import as_reference, deferred, here, in_segment, inside, note, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
 
+
+def decay_text(m: Operands) -> str:
+    """Write the share of a state that is left after a token."""
+    return f"exp(−exp({m.weights[0]}) · softplus({m.x} + {m.weights[1]}))"
+
+
 DECAY = OpKind(
     "decay",
-    lambda m: f"exp(−exp({m.weights[0]}) · softplus({m.x} + {m.weights[1]}))",
-    labels={"decay": lambda m: f"exp(−exp({m.weights[0]}) · softplus({m.x} + {m.weights[1]}))"},
+    decay_text,
+    labels={"decay": decay_text},
     template=lambda m: "exp(−exp({log_rate}) · softplus({x} + {bias}))",
 )
 DELTA_RULE = OpKind(
@@ -45,7 +51,7 @@ STATE = OpKind(
 )
 INSIDE = ("state",)
 LARGE = 64 << 20  # bytes: a state of each token may be megabytes, so that a long prompt's would fill the memory
-Operands = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # q, k, v, decay, beta
+Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # q, k, v, decay, beta
 
 
 def decay(a: Tensor, log_rate: Tensor, bias: Tensor) -> Tensor:
@@ -98,11 +104,11 @@ class Scan(Segment):
     first: while a watch is on, the states before the first row: pages have moved on when a cell is explained.
     """
 
-    def __init__(self, text: TextStates, operands: Operands, scale: float) -> None:
+    def __init__(self, text: TextStates, operands: Five, scale: float) -> None:
         super().__init__(text.request, text.rows, text.positions, lambda: text.positions, lambda: ())
         self.text, self.named, self.scale = text, operands[1:], scale
         q, k, v, decay, beta = (x[:, text.rows] for x in operands)
-        self.operands: Operands = q, k, v, decay, beta
+        self.operands: Five = q, k, v, decay, beta
         self.shape = v.shape[2], k.shape[3], v.shape[3]
         self.first = text.first(self.shape, decay.dtype) if here.watches and q.device.type != "meta" else None
 
@@ -128,7 +134,7 @@ class Scan(Segment):
             pages = replace(text.pages, positions=at)
         else:  # a page for each text
             table = torch.arange(len(q))[:, None].expand(-1, length).reshape(-1, 1)
-            pages = StatePages(decay.new_empty(2 * len(q), *self.shape), table, length + 1, at)
+            pages = PagedRows((decay.new_empty(2 * len(q), *self.shape),), table, length + 1, at)
         if text.padded or not native.fits_delta_rule((q, k, v, decay, beta), pages):
             return None
         return native.delta_rule((q, k, v, decay, beta), pages, length, self.scale)

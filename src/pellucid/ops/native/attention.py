@@ -10,9 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from pellucid.batch.kv_cache import Stored
+from pellucid.batch.kv_cache import PagedRows, Stored
 from pellucid.batch.mask import AlibiBias, Band, Mask, RelativeBias, bucket
-from pellucid.batch.states import StatePages
 from pellucid.config import Alibi, Buckets
 from pellucid.ops.native.library import HALF, call, constant, fresh
 from pellucid.ops.native.twins import address, count, few, fits, numbers, slices, taken
@@ -71,20 +70,20 @@ def decay(a: Tensor, log_rate: Tensor, bias: Tensor) -> Tensor:
     return y
 
 
-def fits_delta_rule(operands: Sequence[Tensor], pages: StatePages) -> bool:
+def fits_delta_rule(operands: Sequence[Tensor], pages: PagedRows) -> bool:
     """True if the kernel takes q and k [B T G K], v [B T H W], decay and beta [B T H], and the pages of their states [H K W]."""
     q, k, v, decay, beta = operands
-    pool, table, positions = pages.pool, pages.table, pages.positions
+    (pool,), table, positions = pages.pools, pages.tables, pages.positions
     even = q.shape == k.shape and pool.shape[1:] == (v.shape[2], q.shape[3], v.shape[3]) and v.shape[2] % q.shape[2] == 0
     return even and q.numel() > 0 and fits(q, k, v, beta) and fits(decay, pool) and pool.dtype is decay.dtype is wide(q.dtype) and numbers(
         table, positions
     )  # fmt: skip
 
 
-def delta_rule(operands: Sequence[Tensor], pages: StatePages, run: int, scale: float) -> Tensor:
+def delta_rule(operands: Sequence[Tensor], pages: PagedRows, run: int, scale: float) -> Tensor:
     """Run the gated delta rule of q, k, v, decay and beta over `run` rows of each text; its state lies in `pages`. Returns [B T H W]."""
     q, k, v, decay, beta = operands
-    pool, table, positions = pages.pool, pages.table, pages.positions
+    (pool,), table, positions = pages.pools, pages.tables, pages.positions
     y = fresh(tuple(v.shape), v.dtype)
     (groups, key), (heads, value) = q.shape[2:], v.shape[2:]
     call(
