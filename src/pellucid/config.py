@@ -271,6 +271,10 @@ class GatedDelta(AttentionSpec):
     stored: ClassVar[tuple[str, ...]] = "G·K", "G·K", "H·W"
 
     @property
+    def limits(self) -> tuple[int | None, int | None]:
+        return self.rows, None
+
+    @property
     def state(self) -> int:
         return self.value_heads * self.key * self.value
 

@@ -5,15 +5,19 @@ from typing import Any
 
 import pytest
 
+from covering import config_of
 from pellucid import catalog
 from pellucid.api.count import count
 from pellucid.config import Config
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bounds import Device, parts
-from pellucid.counting.fit import price, seconds
+from pellucid.counting.fit import bytes_held, price, seconds
 from pellucid.counting.ranks import Pace, Rank, Split, pace, ranks, spread
 from pellucid.documents import count as bill_json
-from tiny import DECODERS, FAMILIES, LLAMA, swapped
+from tiny import DECODERS, LLAMA, swapped
+from tiny import FAMILIES as TINY
+
+FAMILIES: dict[str, Config] = {**TINY, **{f: config_of(f, "plain") for f in ("lfm2", "qwen3_5_text")}}
 
 H100 = Device.of(catalog.devices()["h100"])
 H200 = Device.of(catalog.devices()["h200"])
@@ -36,6 +40,27 @@ def test_one_rank_is_the_device(family: str) -> None:
     for phase in phases(bill):
         assert parts(bill, phase, H100, one) == parts(bill, phase, H100)
         assert pace(bill, Split(), phase, H100).seconds == seconds(bill, phase, H100)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_held_is_what_is_billed(family: str) -> None:
+    """The memory that fits are judged by is the bill's own, at another context and batch too, and the first rank of one has it."""
+    bill = bill_of(FAMILIES[family])
+    for context, batch in ((20, 4), (3, 1), (33, 7)):
+        other = bill_of(FAMILIES[family], context=context, batch=batch)
+        cache = int(other["cache.bytes"]) if "cache.bytes" in other else 0
+        assert bytes_held(bill, context, batch) == int(other["bytes.total"]) + cache
+        assert not cache or int(ranks(other, Split())[0].cache()) == cache
+
+
+def test_a_state_is_read_and_written_once_a_step() -> None:
+    """A step of decoding moves such a layer's weights, its last rows and its state both ways; each of two ranks all of it."""
+    bill = bill_of(FAMILIES["qwen3_5_text"])
+    spec = FAMILIES["qwen3_5_text"].layers[0].attn
+    weights = sum(c.times * int(bill[f"bytes.{c.path}"]) for c in bill.weights if ".delta" in c.path)
+    rows, states = 2 * 4 * spec.rows_kept(20) * (16 + 16 + 48) * 2, 2 * 4 * spec.state * 4  # two layers, four texts
+    for holder in (None, ranks(bill, Split(2))[0]):
+        assert sum(p.moved for p in parts(bill, "decode", H100, holder) if p.path.endswith(".delta")) == weights + rows + 2 * states
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -153,10 +153,10 @@ def add_cache(bill: Bill, ran: Ran) -> None:
             open_heads.append((f"uncompressed.{layer}", times, bill.numbers[f"cache.uncompressed.{layer}"]))
         parts.append((layer, times, product(f"B·rows·cache.{layer}", batch=setting.batch, rows=rows, each=int(count * size))))
     for path, state in ran.states.items():
-        if (place := bill.reduced.place(path)) is not None:  # in float32, whatever the cache is in
-            name, times = place
-            bill.numbers[f"cache.{name}"] = Number(prod(state) * 4, "H·K·W·4", f"{'·'.join(map(str, state))}·4")
-            parts.append((name, times, product(f"B·cache.{name}", batch=setting.batch, each=prod(state) * 4)))
+        if (place := bill.reduced.place(path.rpartition(".")[0])) is not None:  # in float32, whatever the cache is in
+            layer, times = place
+            bill.numbers[f"states.{layer}"] = Number(prod(state) * 4, "H·K·W·4", f"{'·'.join(map(str, state))}·4")
+            parts.append((f"{layer}.state", times, product(f"B·states.{layer}", batch=setting.batch, each=prod(state) * 4)))
     bill.numbers["cache.bytes_per_token"] = total(a_token, "cache")
     if open_heads:  # what MLA's keys and values would take if each head kept its own
         bill.numbers["cache.uncompressed_bytes_per_token"] = total(open_heads, "cache")

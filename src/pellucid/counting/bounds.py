@@ -96,6 +96,9 @@ class Holder(Protocol):
     def row_bytes(self, path: str) -> float:
         """Return the bytes of one row of such a layer's cache, over all requests served here."""
 
+    def state_bytes(self, path: str) -> float:
+        """Return the bytes of such a layer's states, over all requests served here."""
+
     def memory(self) -> float:
         """Return the bytes of what a decoder's layer keeps of a source, all its rows, over all requests served here."""
 
@@ -117,6 +120,9 @@ class WholeModel:
 
     def row_bytes(self, path: str) -> float:
         return float(self.bill[f"cache.{path}"]) * self.bill.setting.batch
+
+    def state_bytes(self, path: str) -> float:
+        return float(self.bill[f"states.{path}"]) * self.bill.setting.batch
 
     def memory(self) -> float:
         s = self.bill.setting
@@ -156,6 +162,9 @@ def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None) 
         if PLACE.fullmatch(name):
             read = pairs(bill.viewer(name), 1, before) if phase == "decode" else rows
             moved[unit(name)] = moved.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * own.row_bytes(name) * read
+    for name, _ in bill.below("states"):  # read and written, once a step
+        ways = 2 if phase == "decode" else 1
+        moved[unit(name)] = moved.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * own.state_bytes(name) * ways
     if phase == "decode" and "cache.bytes_per_source_token" in bill:
         for path in [p for p in moved if p.endswith(".cross")]:
             moved[path] += own.copies(path, multiplicity(bill, path)) * own.memory()

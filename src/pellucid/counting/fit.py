@@ -18,6 +18,7 @@ def bytes_held(bill: Bill, context: int, batch: int) -> int:
     """Return the bytes of the weights and of the cache of `batch` requests of `context` tokens."""
     each = [(name, int(n)) for name, n in bill.below("cache") if PLACE.fullmatch(name)]
     cache = sum(n * multiplicity(bill, name) * bill.layer(name).attn.rows_kept(context) for name, n in each)
+    cache += sum(int(n) * multiplicity(bill, name) for name, n in bill.below("states"))
     if "cache.bytes_per_source_token" in bill:
         cache += int(bill["cache.bytes_per_source_token"]) * (bill.setting.source or context)
     return int(bill["bytes.total"]) + cache * batch

@@ -135,7 +135,7 @@ class Rank:
             return served * prod(shard(self.bill, c, self.split)) / prod(c.weight.shape)
         if PLACE.fullmatch(path) and path.endswith(".ffn") and self.bill.layer(path).ffn.experts:
             return 1 / max(self.split.tp, self.split.ep)
-        return served / self.split.tp
+        return served if on_every_rank(self.bill, path) else served / self.split.tp
 
     def bytes(self, c: Counted) -> float:
         s = self.bill.setting
@@ -143,6 +143,9 @@ class Rank:
 
     def row_bytes(self, path: str) -> float:
         return requests(self.bill, self.split) * part(self.bill.layer(path).attn, int(self.bill[f"cache.{path}"]), self.split)
+
+    def state_bytes(self, path: str) -> float:
+        return requests(self.bill, self.split) * float(self.bill[f"states.{path}"])
 
     def memory(self) -> float:
         s, cross = self.bill.setting, next(one.cross for one in self.bill.config.layers if one.cross is not None)
@@ -171,6 +174,9 @@ class Rank:
             if PLACE.fullmatch(name) and (times := self.copies(name, multiplicity(self.bill, name))):
                 rows = self.bill.layer(name).attn.rows_kept(s.context)
                 layers.append((name, times, product(f"rows·B·cache.{name}", rows=rows, mine=mine, row=int(self.row_bytes(name)) // mine)))
+        for name, each in self.bill.below("states"):
+            if times := self.copies(name, multiplicity(self.bill, name)):
+                layers.append((f"{name}.state", times, product(f"B·states.{name}", mine=mine, each=int(each))))
         crosses = sum(one.cross is not None for one in stack(self.bill.config)[slice(*self.bounds)])
         if crosses and "cache.bytes_per_source_token" in self.bill:
             layers.append(("source", crosses, Number(int(self.memory()))))
@@ -287,9 +293,16 @@ def kept(groups: int, ranks: int) -> int:
     return max(1, groups // ranks)
 
 
+def on_every_rank(bill: Bill, path: str) -> bool:
+    """True for what stands in attention's place, and has no heads that attend: each rank has all of it."""
+    match = PLACE.fullmatch(path)
+    attn = bill.layer(path).attn if match is not None else None
+    return match is not None and attn is not None and not attn.heads and match["rest"].split(".")[1:2] == [attn.part]
+
+
 def shard(bill: Bill, c: Counted, split: Split) -> tuple[int, ...]:
     """Return a weight's shape on one rank, by the letters of its axes."""
-    if c.weight.dims is None:
+    if c.weight.dims is None or on_every_rank(bill, c.path):
         return c.weight.shape
     out = []
     whole_experts = split.ep > 1 and c.part == "experts"  # an expert is on one rank
