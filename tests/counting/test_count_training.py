@@ -12,14 +12,15 @@ from pellucid.counting.distinct import distinct
 from pellucid.counting.meta_run import meta_model, run
 from pellucid.counting.training_memory import Way, kept
 from test_count_plans import bill_of
-from tiny import DECODERS, FAMILIES, LLAMA, tiny
+from test_count_ranks import FAMILIES
+from tiny import DECODERS, LLAMA, tiny
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kept_with_adapters_on_meta_is_kept_on_a_device(family: str) -> None:
     """What autograd itself saves; and the adapters are as many as the bill has it."""
     tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
-    real, on_meta = tiny(family, torch.float32), meta_model(FAMILIES[family], torch.float32)
+    real, on_meta = tiny(FAMILIES[family], torch.float32), meta_model(FAMILIES[family], torch.float32)
     for model in (real, on_meta):
         training_memory.adapt(model, 4)
     assert kept(real, tokens, source) == kept(on_meta, tokens.to("meta"), source.to("meta"))
@@ -54,7 +55,7 @@ def test_adapters_keep_less_than_all() -> None:
 def test_kept_on_meta_is_kept_on_a_device(family: str, dtype: torch.dtype) -> None:
     """torch's LayerNorm keeps means and deviations in float32, but on a CPU in bfloat16: 2 bytes less, twice a row."""
     tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
-    real = kept(learning(tiny(family, dtype)), tokens, source)
+    real = kept(learning(tiny(FAMILIES[family], dtype)), tokens, source)
     on_meta = kept(learning(meta_model(FAMILIES[family], dtype)), tokens.to("meta"), source.to("meta"))
     if family == "gpt2" and dtype == torch.bfloat16:
         on_meta = {path: n - 2 * 2 * 48 * (1 if path == "" else 2) for path, n in on_meta.items()}

@@ -123,12 +123,12 @@ def forward_of(bill: Bill) -> Number:
 
 
 def adapters(bill: Bill, way: Way) -> int:
-    """Return the numbers in LoRA's matrices, by default beside every matrix of the layers but experts' and routers'. arXiv 2106.09685."""
+    """Return the numbers in LoRA's matrices, by default beside every matrix of a layer but experts, routers, kernels. arXiv 2106.09685."""
     if way.low is not None:
         return way.low
     rank = way.rank or 0
     inner = (c for c in bill.weights if multiplied(bill, c) and "layers" in c.path and c.part != "router")
-    return sum(c.times * rank * sum(c.weight.shape) for c in inner if len(c.weight.shape) == 2)
+    return sum(c.times * rank * sum(c.weight.shape) for c in inner if len(c.weight.shape) == 2 and not c.path.endswith("kernel"))
 
 
 def adapt(model: nn.Module, rank: int, paths: tuple[str, ...] | None = None) -> None:

@@ -125,10 +125,10 @@ class Scan(Segment):
         return y
 
     def by_kernel(self) -> Tensor | None:
-        """Compute y by the kernel, or its shape alone on meta. None if the kernel does not fit."""
+        """Compute y by the kernel, or on meta its shape, unless autograd keeps what each token does. None if neither fits."""
         q, k, v, decay, beta = (x.contiguous() for x in self.operands)
         text, length, at = self.text, q.shape[1], self.text.positions.contiguous()
-        if q.device.type == "meta":
+        if q.device.type == "meta" and not torch.is_grad_enabled():
             return torch.empty_like(v)
         if text.pages is not None:
             pages = replace(text.pages, positions=at)
@@ -168,11 +168,14 @@ class Scan(Segment):
             real = (text.positions >= 0)[..., None]
             decay, beta = torch.where(real, decay, 1.0), torch.where(real, beta, 0.0)
         state = text.first(self.shape, w) if self.first is None else self.first
+        if decay.is_meta and not tapped:  # what autograd keeps of all tokens at once: a loop over a context of 262,144 has no end
+            state, _ = rewrite(state.expand(rows, *state.shape).requires_grad_(), *(x.transpose(0, 1) for x in (k, v, decay, beta)))
+            read = torch.einsum("tbhkw,bthk->tbhw", state, q)
+            return read.transpose(0, 1).contiguous().to(self.operands[2].dtype), state[-1]
         states, wrote, y = [state], [], []
         for t in range(rows):
-            faded = state * decay[:, t, :, None, None]
-            wrote.append(beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkw,bhk->bhw", faded, k[:, t])))
-            state = faded + k[:, t, ..., None] * wrote[t][..., None, :]
+            state, row = rewrite(state, k[:, t], v[:, t], decay[:, t], beta[:, t])
+            wrote.append(row)
             states += [state] if tapped else []
             y += [] if tapped else [torch.einsum("bhkw,bhk->bhw", state, q[:, t])]
             text.keep(t, state)
@@ -190,3 +193,10 @@ class Scan(Segment):
     def tap_states(self, table: Tensor, terms: Callable[[Index], Terms] | None = None) -> Tensor:
         """Note and tap the states after each token [B T H K W]."""
         return tap(note(table, STATE.name, self.named, (), terms, settings=lambda: {"scale": self.scale}), "state: B T H K W")
+
+
+def rewrite(state: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Fade a state [B H K W], and write what its key k does not yet read back as v. Returns the new state and what was written [B H W]."""
+    faded = state * decay[..., None, None]
+    row = beta[..., None] * (v - torch.einsum("...hkw,...hk->...hw", faded, k))
+    return faded + k[..., None] * row[..., None, :], row
