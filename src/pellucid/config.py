@@ -52,8 +52,7 @@ Products = tuple[str, tuple[int | tuple[int, ...], ...]]  # letters, and the fac
 class AttentionSpec:
     """What others ask of a kind of attention. The answers here are those of causal attention without limits.
 
-    A kind says itself: heads, kv_heads (None where all heads share what is stored), rope, kind (its name), head_width (as it is displayed)
-    and stored.
+    A kind says itself: heads, kv_heads (None where all heads share what is stored), rope, kind (a name), head_width (displayed) and stored.
     """
 
     stored: ClassVar[tuple[str, ...]]  # the letters of what it stores of a token, one text for each tensor
