@@ -23,7 +23,8 @@ def test_rows_and_logits(name: str) -> None:
         want = torch.stack([model(torch.tensor([own]))[0, -1] for own in prompts])
     assert ragged.present(prompts) == single.rows == engine.rows == sum(map(len, prompts))
     assert masked.rows == bare.rows == 3 * max(map(len, prompts))
-    assert torch.equal(single.logits, want) and ragged.apart(engine, single) < 1e-10 and ragged.apart(masked, single) < 1e-10
+    assert float((single.logits - want).abs().max()) < 1e-10  # one row of the head or all of them: other sums in torch
+    assert ragged.apart(engine, single) < 1e-10 and ragged.apart(masked, single) < 1e-10
     assert ragged.apart(bare, single) > 1e-3 and float((bare.logits - single.logits)[2].abs().max()) < 1e-10  # the longest has no padding
 
 
