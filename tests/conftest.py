@@ -3,9 +3,9 @@
 import gc
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -42,17 +42,23 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the quick form keep the first and each n-th further case of a test that is marked `quick(n)`."""
-    numbers: Counter[str] = Counter()
-    kept, left = list[pytest.Item](), list[pytest.Item]()
+    """In the quick form keep each n-th case of a test that is marked `quick(n)`, from a case that its name decides.
+
+    Tests of the same families so keep different families, and together most of them.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        mark, name = item.get_closest_marker("quick"), item.nodeid.partition("[")[0]
-        out = mark is not None and not FULL and numbers[name] % mark.args[0]
-        numbers[name] += 1
-        (left if out else kept).append(item)
-    if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = kept
+        if item.get_closest_marker("quick") is not None and not FULL:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    out = set[pytest.Item]()
+    for name, ours in cases.items():
+        mark = ours[0].get_closest_marker("quick")
+        assert mark is not None
+        step = min(mark.args[0], len(ours))
+        out |= {item for i, item in enumerate(ours) if (i - crc32(name.encode())) % step}
+    if out:
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
 
 
 def pytest_collection_finish() -> None:
