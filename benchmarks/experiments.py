@@ -298,15 +298,20 @@ def main() -> None:
         for peer in peers:
             for name in peer.hello["names"]:
                 report["rows"].append(row := compared(mine, peer, name, given.pairs))
+                write(report, given.out)
                 mib = {kind: round(size) for kind, size in row["mib"].items()}
                 print(
                     f"{peer.kind:17} {name:22} {row['median_times_faster']:7.2f}x  {mib} MiB  {row['largest_difference']:.1e}", flush=True
                 )
         for worker in (mine, *peers):
             worker.process.communicate()
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=1) + "\n")
     print(given.out)
+
+
+def write(report: dict[str, Any], out: Path) -> None:
+    """Write what has been measured so far, so that a run that is stopped leaves its rows."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

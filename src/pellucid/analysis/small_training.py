@@ -19,9 +19,15 @@ SEED = 0
 
 
 @cache
+def shipped(count: int, held_out: bool = False) -> tuple[str, ...]:
+    """Return the first shipped sentences, of trained forms or of those that no specimen was trained on."""
+    return tuple(s.text for s in islice(sentences(corpora()["pellucid/capitals"], held_out, SEED), count))
+
+
+@cache
 def corpus() -> tuple[Causal, tuple[Document, ...]]:
     """Return shipped sentences as documents of a small tokenizer."""
-    texts = [s.text for s in islice(sentences(corpora()["pellucid/capitals"], seed=SEED), TEXTS)]
+    texts = list(shipped(TEXTS))
     objective = Causal(train_tokenizer(texts, VOCAB))
     return objective, tuple(objective.document([*e.ids, objective.end], 0) for e in objective.tokenizer.encode_batch(texts))
 

@@ -15,8 +15,8 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "recurrent", "library"),
     "cache": ("kinds", "latent", "conversation"),
     "experts": ("routing", "balance"),
-    "output": ("softmax", "steps", "forcing"),
-    "learning": ("learning", "adapter", "depth"),
+    "output": ("softmax", "steps", "formats", "forcing", "second"),
+    "learning": ("learning", "adapter", "ladder", "depth"),
     "tables": ("sizes", "memory", "timeline", "reasoning", "code", "glossary", "errata"),
 }
 
