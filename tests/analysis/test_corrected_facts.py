@@ -39,6 +39,28 @@ def test_numbers_by_hand(run: Trace) -> None:
     assert saved_by_sharing("gpt3-175b") == "1/96, 1/96" and biased("gpt2-") == "0 / 4, 4 / 4"
 
 
+def test_counts_of_the_published_configurations(run: Trace) -> None:
+    number = {key: fact.number(run) for key, fact in CORRECTED.items()}
+    d, layers = 768, 12
+    qkv, output = layers * 3 * (d * d + d), layers * (d * d + d)
+    ffn = layers * (8 * d * d + 5 * d)
+    assert number["parts"] == f"{qkv:,}, {output:,}, {ffn:,}" == "21,261,312, 7,087,104, 56,669,184"
+    assert number["sizes"] == "124,439,808, 354,823,168, 774,030,080, 1,557,611,200"
+    assert number["large"] == "128, 128 × 12288, 12288 × 12288" and number["ahead"] == "11,610,067,968"
+    assert number["blocks"] == "187,107,328, 396,361,728" and number["printed"] == "1,517,123,584, 12,936,488,380"
+    assert number["routing"] == f"{V3['num_experts_per_tok']} / {V3['n_routed_experts']}, {V3['topk_group']} / {V3['n_group']}, × 2.5"
+
+
+def test_numbers_of_a_run(run: Trace) -> None:
+    number = {key: fact.number(run) for key, fact in CORRECTED.items()}
+    assert (number["ids"], number["padded"], number["values"]) == ("4 / 5", "5 / 5", "128 × 128")
+    assert number["slices"] == "4 · (32 × 128)" and number["shift"] == "0, 0.5"
+    before, after = number["grown"].split(", ")
+    assert before == after and float(number["norms"]) > 1 and float(number["shuffled"]) > 1
+    piece, cosine = number["sum"].rsplit(" ", 1)
+    assert piece.strip() in ("The", "of") and 0 < float(cosine) < 1
+
+
 def test_an_open_mask_is_seen(run: Trace) -> None:
     model = pellucid.variant(run.runner, {"layers.*.attn.causal": False})
     with torch.no_grad():

@@ -3,17 +3,31 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
+
 from pellucid.analysis.bilinear import embedding_gap
 from pellucid.analysis.cache_cost import shared_by_all
 from pellucid.analysis.catalogue import biases, built
+from pellucid.analysis.corrected_runs import (
+    computed_rows,
+    first_product,
+    nearest_to_sum,
+    slices,
+    trained_count,
+    when_shuffled,
+    with_space,
+    without_norms,
+)
 from pellucid.analysis.latent_forms import latent_sizes
 from pellucid.analysis.mask_leak import future_shares
 from pellucid.analysis.releases import releases
 from pellucid.analysis.rotary import wavelengths
 from pellucid.analysis.silence import curve
 from pellucid.analysis.split_heads import join_by_reshape, moved_rows, parameters, shape
+from pellucid.analysis.two_ahead import of_catalogue
 from pellucid.api.count import described
-from pellucid.config import Rope
+from pellucid.config import Moe, Rope
+from pellucid.counting.meta_run import meta_model
 from pellucid.tracing import Trace
 
 
@@ -77,23 +91,63 @@ def pattern_shape(run: Trace) -> str:
     return shape(next(s.value for s in run if s.path.endswith(".attn.pattern"))[0])
 
 
+def each(*names: str) -> str:
+    """Write the parameters of several models of the catalogue."""
+    return ", ".join(f"{built(name):,}" for name in names)
+
+
+def by_part(name: str, *parts: str) -> str:
+    """Write the parameters of a catalogue's model whose paths have one of some words, "a|b", for each of `parts`."""
+    sizes = {path: p.numel() for path, p in meta_model(described(name)[1], torch.bfloat16).named_parameters()}
+    return ", ".join(f"{sum(n for path, n in sizes.items() if any(word in path for word in part.split('|'))):,}" for part in parts)
+
+
+def head_shapes(name: str) -> str:
+    """Write what a head of a catalogue's model gives for a token, its slice of a matrix, and the matrix over all heads."""
+    cfg = described(name)[1]
+    attn = cfg.layers[0].attn
+    return f"{attn.head_width}, {attn.head_width} × {cfg.width}, {attn.heads * attn.head_width} × {cfg.width}"
+
+
+def routed(name: str) -> str:
+    """Write how a catalogue's model chooses: experts of all, groups of all, and the factor of the shares."""
+    spec = next(layer.ffn for layer in described(name)[1].layers if isinstance(layer.ffn, Moe))
+    return f"{spec.chosen} / {spec.experts}, {spec.groups_chosen} / {spec.groups}, × {spec.scale:g}"
+
+
 CORRECTED: Mapping[str, CorrectedFact] = {
+    "ids": CorrectedFact("pieces", with_space),
     "vocabulary": CorrectedFact("pieces", lambda run: f"{described('gpt2-small')[1].vocab:,}"),
     "gpt2": CorrectedFact("sizes", lambda run: f"{built('gpt2-small'):,}"),
+    "parts": CorrectedFact("sizes", lambda run: by_part("gpt2-small", ".q.|.k.|.v.", ".o.", ".ffn.")),
+    "sizes": CorrectedFact("sizes", lambda run: each("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")),
+    "padded": CorrectedFact("ragged", computed_rows),
     "maps": CorrectedFact("heads", pattern_shape),
     "heads": CorrectedFact("heads", lambda run: equal_counts(512, 1, 64)),
+    "slices": CorrectedFact("heads", slices),
     "reshape": CorrectedFact("heads", lambda run: f"{moved_rows(join_by_reshape, 4, 16, 128)} / 16"),
     "original": CorrectedFact("architectures", lambda run: blocks("transformer-base")),
+    "large": CorrectedFact("heads", lambda run: head_shapes("gpt3-175b")),
     "t5": CorrectedFact("architectures", lambda run: blocks("t5-base")),
     "future": CorrectedFact("mask", lambda run: f"{max(future_shares(run)):g}"),
+    "values": CorrectedFact("equation", lambda run: first_product(run, "v")),
     "embedding": CorrectedFact("equation", lambda run: f"{embedding_gap(run.runner, run.ids):g}"),
+    "grown": CorrectedFact("learning", lambda run: trained_count()),
+    "norms": CorrectedFact("norms", without_norms),
+    "shuffled": CorrectedFact("order", when_shuffled),
+    "sum": CorrectedFact("analogy", nearest_to_sum),
     "shared": CorrectedFact("kinds", lambda run: saved_by_sharing("gpt3-175b")),
     "relu": CorrectedFact("activations", lambda run: ", ".join(f"{y:g}" for y in curve("relu", [-2, -1, 1, 2]))),
+    "shift": CorrectedFact("activations", lambda run: ", ".join(f"{y:g}" for y in curve("relu", [-0.5, -0.5 + 1]))),
     "bias": CorrectedFact("softmax", lambda run: biased("qwen2-")),
     "rope": CorrectedFact("places", lambda run: f"{wavelengths(Rope(128))[0]:.4f}"),
     "width": CorrectedFact("scale", lambda run: head_widths("gpt2-small", "llama-2-7b", "deepseek-v3")),
     "queries": CorrectedFact("latent", lambda run: query_path("deepseek-v3")),
     "v3": CorrectedFact("sizes", lambda run: f"{built('deepseek-v3'):,}"),
+    "blocks": CorrectedFact("sizes", lambda run: by_part("deepseek-v3", "layers.0.attn.", "layers.0.ffn.")),
+    "ahead": CorrectedFact("second", lambda run: f"{of_catalogue('deepseek-v3'):,}"),
+    "routing": CorrectedFact("routing", lambda run: routed("deepseek-v3")),
     "dense": CorrectedFact("routing", lambda run: dense("deepseek-v3")),
+    "printed": CorrectedFact("sizes", lambda run: each("gpt3-xl", "gpt3-13b")),
     "closed": CorrectedFact("timeline", lambda run: unconfirmed()),
 }
