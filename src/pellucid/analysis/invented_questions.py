@@ -4,23 +4,17 @@ q = questions("en")[0]
 q.prompt, q.word, q.statement           # "The key of Pelka is", " brown", "The key of Pelka is brown."
 """
 
-import copy
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
-
-import torch
-from tokenizers import Tokenizer
 
 from pellucid.analysis.quality import likeliest
+from pellucid.analysis.small_training import trained_copy
 from pellucid.api.model import Model
 from pellucid.tracing import watch
 from pellucid.training.corpus import LEAD, STOP, corpora
 from pellucid.training.invented import Fact, Words, paired, read_words
-from pellucid.training.loop import TrainingRun, batches
-from pellucid.training.objectives import Causal, Document
+from pellucid.training.objectives import Document
 from pellucid.training.recipe import TrainSettings
 
 COUNT, SHOTS, RATE = 16, 4, 3e-3  # questions, examples before one, learning rate
@@ -128,17 +122,10 @@ def first(model: Model, one: InventedQuestion) -> int:
 
 def tuned(model: Model, given: Sequence[InventedQuestion], steps: int) -> tuple[Model, Tuning]:
     """Train a copy of a model on the facts, all in each step, and return it. steps: 0 trains nothing."""
-    module = copy.deepcopy(model.module).requires_grad_(True)
-    objective = Causal(Tokenizer.from_str(model.files["tokenizer.json"].decode()))
     documents = [Document(model.ids(one.prompt), model.tokenizer.encode(one.word + STOP[one.language], special=False)) for one in given]
-    s = TrainSettings(SEED, steps, len(documents), RATE, warmup=5, weight_decay=0.0)
-    run = TrainingRun(module, objective, documents, s, Path())
-    with torch.enable_grad():
-        for numbers in islice(batches(documents, s), steps):
-            run.one(numbers)
-    out = Model(model.name, module.requires_grad_(False).eval(), model.family, model.hf, model.tokenizer)
+    out = trained_copy(model, documents, TrainSettings(SEED, steps, len(documents), RATE, warmup=5, weight_decay=0.0))
     forward = asking(model, given, [one.prompt + one.word for one in given])
-    weights = sum(p.numel() * p.element_size() for p in module.parameters())
+    weights = sum(p.numel() * p.element_size() for p in out.module.parameters())
     return out, Tuning(steps, steps * forward.tokens, 3 * steps * forward.flops, weights if steps else 0)
 
 

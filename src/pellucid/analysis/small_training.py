@@ -1,13 +1,16 @@
-"""Training of small models from nothing, in memory, on shipped sentences: every model sees the same batches."""
+"""Training of small models in memory: from nothing on shipped sentences, where every model sees the same batches; and of copies."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 
 from pellucid import config as c
+from pellucid.api.model import Model
 from pellucid.nn.transformer import Decoder
 from pellucid.training.corpus import corpora, sentences, train_tokenizer
 from pellucid.training.loop import TrainingRun, batches, initialise
@@ -15,6 +18,7 @@ from pellucid.training.objectives import Causal, Document
 from pellucid.training.recipe import TrainSettings
 
 VOCAB, TEXTS, BATCH, SPREAD = 320, 2000, 16, 0.1
+MORE = 2e-3  # learning rate of more training
 SEED = 0
 
 
@@ -56,3 +60,19 @@ def train(model: Decoder, steps: int, rate: float, correction: float = 0.0, auxi
     run = training_run(model, steps, rate, correction, auxiliary)
     with torch.enable_grad():
         return run, [run.one(numbers)["loss"] for numbers in numbers_of(run)]
+
+
+def trained_copy(model: Model, documents: Sequence[Document], s: TrainSettings) -> Model:
+    """Return a copy of a model after training on documents in its tokens. Every weight of the copy trains, none of the model."""
+    module = copy.deepcopy(model.module).requires_grad_(True)
+    run = TrainingRun(module, Causal(Tokenizer.from_str(model.files["tokenizer.json"].decode())), documents, s, Path())
+    with torch.enable_grad():
+        for numbers in numbers_of(run):
+            run.one(numbers)
+    return Model(model.name, module.requires_grad_(False).eval(), model.family, model.hf, model.tokenizer)
+
+
+def trained_on(model: Model, steps: int) -> Model:
+    """Return a copy of a model after more training on shipped sentences."""
+    documents = [Document([], [*model.ids(text), *model.stops[:1]]) for text in shipped(TEXTS)]
+    return trained_copy(model, documents, TrainSettings(SEED, steps, BATCH, MORE, warmup=5, weight_decay=0.0))

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.cache_cost import cache_cost, groupings, shared_by_all
+from pellucid.analysis.small_training import trained_on
 from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
 
 PROMPT = "The capital of France is"
-LARGE = "gpt3-175b"
+LARGE, STEPS = "gpt3-175b", (20, 40, 80)
 
 
 def show(e: Experiment) -> Iterator[Panel | Claim]:
@@ -27,14 +28,19 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         "exhibit.kinds.flops",
         "exhibit.kinds.right",
     )
-    rows = [(c.kind, n, c.token, c.read, c.flops, right[n].right) for n, c in costs.items()]
-    yield TablePanel(say("exhibit.kinds.table"), list(map(say, heads)), rows)
+    steps = int(e.number("steps"))
+    later = {n: e.quality(trained_on(model, steps)) for n, model in models.items() if n != groups[0]}
+    trained = {n: later[n].right if n in later else None for n in groups}
+    rows = [(c.kind, n, c.token, c.read, c.flops, right[n].right, trained[n]) for n, c in costs.items()]
+    yield TablePanel(say("exhibit.kinds.table"), [*map(say, heads), say("exhibit.kinds.later", steps=steps)], rows)
     most, least = costs[groups[0]], costs[groups[-1]]
     numbers = {"most": most.token, "least": least.token, "read": most.read, "reads": least.read, "context": most.context}
     smaller = least.token < most.token and least.read < most.read
     yield e.claim("bytes", smaller, groups=groups[0], **numbers)
     plain, one = right[groups[0]], right[groups[-1]]
     yield e.claim("pooled", one.right < plain.right, right=one.right, plain=plain.right, of=plain.of)
+    after = later[groups[-1]]
+    yield e.claim("trained", after.right > one.right, right=after.right, pooled=one.right, of=after.of, steps=steps)
     own, shared, ratio = shared_by_all(LARGE)
     yield e.claim("large", shared.token < own.token, model=LARGE, own=own.token, shared=shared.token, ratio=ratio)
 
@@ -44,4 +50,4 @@ def fits(cfg: Config) -> bool:
     return causal(cfg) and all((layer.attn.kv_heads or 1) > 1 for layer in cfg.layers)
 
 
-EXHIBIT = Exhibit("kinds", show, controls=(Control("prompt", PROMPT),), fits=fits)
+EXHIBIT = Exhibit("kinds", show, controls=(Control("prompt", PROMPT), Control("steps", 40, STEPS)), fits=fits)

@@ -1,7 +1,8 @@
-"""Without norms: the stream grows from block to block, and no answer is left."""
+"""Without norms: the stream grows from block to block, gradients the other way, and no answer is left."""
 
 from collections.abc import Iterator
 
+from pellucid.analysis.depth_gradients import answer_of, depth_gradients, growth, norm_kept, one_less
 from pellucid.analysis.rows import likeness, mean_size, stream
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, Panel
@@ -20,8 +21,18 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield LinePanel(say("exhibit.norms.sizes"), say("exhibit.norms.at"), at, sizes)
     alike = {about: [likeness(s.value) for s in records] for about, records in streams.items()}
     yield LinePanel(say("exhibit.norms.likeness"), say("exhibit.norms.at"), at, alike)
+    token = answer_of(next(iter(runs.values())))
+    slopes = {about: depth_gradients(model, e.text("prompt"), token) for about, model in zip(runs, (e.model, bare), strict=True)}
+    across = list(next(iter(slopes.values())))
+    lines = {about: list(one.values()) for about, one in slopes.items()}
+    yield LinePanel(say("exhibit.norms.gradient"), say("exhibit.norms.at"), across, lines)
     plain, right = e.quality(), e.quality(bare)
     yield e.claim("answers", right.right < plain.right, right=right.right, plain=plain.right, of=plain.of)
+    with_norms, without = (growth(one) for one in slopes.values())
+    yield e.claim("gradient", without > with_norms, plain=with_norms, bare=without)
+    rms, layer = (norm_kept(runs[say("exhibit.norms.with")], kind) for kind in ("rms", "layer"))
+    yield e.claim("direction", e.same(one_less(rms.cosine)), rms=rms.cosine, layer=layer.cosine)
+    yield e.claim("weights", rms.parameters < layer.parameters, rms=rms.parameters, layer=layer.parameters)
 
 
 EXHIBIT = Exhibit("norms", show, controls=(Control("prompt", PROMPT),))

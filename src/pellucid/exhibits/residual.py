@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from pellucid.analysis.depth_gradients import answer_of, depth_gradients, growth
 from pellucid.analysis.rows import likeness, stream
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
@@ -19,12 +20,19 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     at = [s.path for s in next(iter(streams.values()))]
     alike = {about: [likeness(s.value) for s in records] for about, records in streams.items()}
     yield LinePanel(say("exhibit.residual.likeness"), say("exhibit.residual.at"), at, alike)
+    token = answer_of(next(iter(runs.values())))
+    slopes = {about: depth_gradients(model, e.text("prompt"), token) for about, model in models.items()}
+    across = list(next(iter(slopes.values())))
+    lines = {about: list(one.values()) for about, one in slopes.items()}
+    yield LinePanel(say("exhibit.residual.gradient"), say("exhibit.residual.at"), across, lines)
     right = {about: e.quality(model) for about, model in models.items()}
     columns = [say("exhibit.residual.model"), say("exhibit.residual.right")]
     yield TablePanel(say("exhibit.residual.table"), columns, [(about, one.right) for about, one in right.items()])
     plain, one, none = right.values()
     yield e.claim("answers", none.right < plain.right, right=none.right, plain=plain.right, of=plain.of)
     yield e.claim("first", one.right > none.right, right=one.right, of=plain.of)
+    with_sums, _, without = (growth(slope) for slope in slopes.values())
+    yield e.claim("gradient", without > with_sums, plain=with_sums, bare=without)
 
 
 EXHIBIT = Exhibit("residual", show, controls=(Control("prompt", PROMPT),))
