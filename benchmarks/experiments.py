@@ -30,6 +30,7 @@ from torch import Tensor
 HERE = Path(__file__).parent
 TASKS = ("heads", "residual", "attribution")
 BATCH = 64
+CHEAPEST_FIRST = ("attribution", f"residual, {BATCH} together", "residual", f"heads, {BATCH} together", "heads")
 AGREE = 1e-5
 Turn = Callable[[Tensor, Tensor], Tensor]  # clean and corrupted ids [1 T] -> the numbers of all trials
 
@@ -295,14 +296,12 @@ def main() -> None:
         options = {"transformer-lens": given.transformer_lens, "nnsight": given.nnsight}
         peers = [Worker(python, kind, folder, given.threads, given.tiny) for kind, python in options.items() if python]
         report["versions"] = {worker.kind: worker.hello["versions"] for worker in (mine, *peers)}
-        for peer in peers:
-            for name in peer.hello["names"]:
-                report["rows"].append(row := compared(mine, peer, name, given.pairs))
-                write(report, given.out)
-                mib = {kind: round(size) for kind, size in row["mib"].items()}
-                print(
-                    f"{peer.kind:17} {name:22} {row['median_times_faster']:7.2f}x  {mib} MiB  {row['largest_difference']:.1e}", flush=True
-                )
+        pairs = [(peer, name) for name in CHEAPEST_FIRST for peer in peers if name in peer.hello["names"]]
+        for peer, name in pairs:
+            report["rows"].append(row := compared(mine, peer, name, given.pairs))
+            write(report, given.out)
+            mib = {kind: round(size) for kind, size in row["mib"].items()}
+            print(f"{peer.kind:17} {name:22} {row['median_times_faster']:7.2f}x  {mib} MiB  {row['largest_difference']:.1e}", flush=True)
         for worker in (mine, *peers):
             worker.process.communicate()
     print(given.out)
