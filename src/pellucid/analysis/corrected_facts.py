@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ from pellucid.analysis.silence import curve
 from pellucid.analysis.split_heads import join_by_reshape, moved_rows, parameters, shape
 from pellucid.analysis.two_ahead import of_catalogue
 from pellucid.api.count import described
-from pellucid.config import Moe, Rope
+from pellucid.config import Rope
 from pellucid.counting.meta_run import meta_model
 from pellucid.tracing import Trace
 
@@ -111,7 +112,7 @@ def head_shapes(name: str) -> str:
 
 def routed(name: str) -> str:
     """Write how a catalogue's model chooses: experts of all, groups of all, and the factor of the shares."""
-    spec = next(layer.ffn for layer in described(name)[1].layers if isinstance(layer.ffn, Moe))
+    spec: Any = next(layer.ffn for layer in described(name)[1].layers if layer.ffn.experts)
     return f"{spec.chosen} / {spec.experts}, {spec.groups_chosen} / {spec.groups}, × {spec.scale:g}"
 
 
