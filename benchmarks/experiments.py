@@ -10,6 +10,8 @@ is the largest resident size during a turn, less the size before it. Writes benc
 """
 
 import argparse
+import ctypes
+import gc
 import itertools
 import json
 import statistics
@@ -201,6 +203,8 @@ def timed(turn: Turn, tokens: int, vocab: int) -> dict[str, Any]:
     """Return the seconds of one turn, the memory that it took at most, and its numbers."""
     g = torch.Generator().manual_seed(tokens)
     clean, corrupted = torch.randint(vocab, (2, 1, tokens), generator=g)
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what an earlier turn freed and the process still has would hide what this one takes
     Path("/proc/self/clear_refs").write_text("5")  # the largest size counts from here
     before, began = resident("VmRSS"), time.perf_counter()
     numbers = turn(clean, corrupted)
