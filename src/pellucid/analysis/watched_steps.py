@@ -1,6 +1,7 @@
 """A small model's training from nothing, watched: what a step moves and by how much, a word's way, and why one weight moved."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,13 +13,15 @@ from pellucid.analysis.deep_or_wide import config_of
 from pellucid.analysis.rows import plane_of
 from pellucid.analysis.small_training import corpus, numbers_of, training_run, untrained
 from pellucid.batch.step import Step
-from pellucid.runs.answers import visible_text
+from pellucid.runs.answers import visible
+from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.training.loop import TrainingRun
 from pellucid.training.why import Why, why_moved
 from pellucid.watching.watch import watch
 
 BLOCKS, WIDTH, NEURONS, RATE = 2, 48, 96, 5e-3
 WATCHED = 8  # steps of a training
+NO_TEXT = chr(0xFFFD)  # in the place of bytes that are no letter yet
 WEIGHT = "layers.1.ffn.down.weight"
 ROUNDING = 1e-5  # of the sum of a gradient's parts without their signs, in float32
 
@@ -162,19 +165,25 @@ def on_plane(rows: Tensor, table: Tensor) -> tuple[list[list[float]], int]:
     return places, plane_of(table.double())[1]
 
 
+@cache
+def own_tokenizer() -> Tokenizer:
+    """Return the corpus' tokenizer as one that knows the bytes of a piece."""
+    return Tokenizer(json.loads(corpus()[0].tokenizer.to_str()), "pellucid/capitals")
+
+
 def text_before(run_ids: Sequence[int], position: int) -> str:
-    """Return the text of a document's ids up to a position."""
+    """Return the text of a document's ids up to a position; the last letter may not be whole, and … stands for it."""
     text: str = corpus()[0].tokenizer.decode(list(run_ids[: position + 1]))
-    return text
+    return text if (letters := text.rstrip(NO_TEXT)) == text else f"{letters}…"
 
 
 def contributions(why: Why, shown: int) -> tuple[list[tuple[str, str, float, float, float]], float]:
     """Return the largest parts of a gradient, each as token, text so far, x, δ and x · δ, and the sum of all others, δ in thousandths."""
-    objective, documents = corpus()
+    documents = corpus()[1]
     rows = []
     for pull in why.tokens[:shown]:
         ids = documents[pull.document].target
-        piece = visible_text(objective.tokenizer.decode([pull.id]))
+        piece = visible(own_tokenizer().pieces([pull.id])[0])
         rows.append((piece, text_before(ids, pull.position - 1), sum(pull.x), thousandths(sum(pull.delta)), thousandths(pull.product)))
     return rows, thousandths(sum(pull.product for pull in why.tokens[shown:]))
 
@@ -195,5 +204,4 @@ def adds_up(why: Why) -> bool:
 
 def pieces_of(prompt: str) -> list[str]:
     """Return the text of each token of a prompt."""
-    tokenizer = corpus()[0].tokenizer
-    return [visible_text(tokenizer.decode([id])) for id in tokenizer.encode(prompt).ids]
+    return [visible(p) for p in own_tokenizer().pieces(corpus()[0].tokenizer.encode(prompt).ids)]
