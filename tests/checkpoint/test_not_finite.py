@@ -10,7 +10,7 @@ import pellucid
 from covering import FULL
 from pellucid.api.model import Model
 from pellucid.commands import main
-from pellucid.engine.engine import generate
+from pellucid.engine.generation import generate
 from pellucid.engine.requests import Request
 from pellucid.errors import CheckpointError, UseError
 from pellucid.watching.watch import watch

@@ -16,7 +16,8 @@ from pellucid.batch.kv_cache import KVCache, Segment
 from pellucid.batch.mask import Mask, bidirectional, causal, prefix, relative, window
 from pellucid.config import Buckets
 from pellucid.engine import determinism
-from pellucid.engine.engine import Engine, generate
+from pellucid.engine.engine import Engine
+from pellucid.engine.generation import generate
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from campaigns.soak import Soak
-from pellucid.engine.engine import Engine, generate
+from pellucid.engine.engine import Engine
+from pellucid.engine.generation import generate
 from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Output, Request
 from pellucid.engine.scheduler import SchedulerLimits

@@ -14,7 +14,8 @@ from pellucid.api.model import Model, load
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.engine import engine as driving
-from pellucid.engine.engine import Engine, generate
+from pellucid.engine.engine import Engine
+from pellucid.engine.generation import generate
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import PellucidError, UseError

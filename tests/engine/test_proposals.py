@@ -85,7 +85,7 @@ def test_deterministic_to_the_bit(family: str) -> None:
     for sampling in SETTINGS.values():
         plain, _ = texts(module, requests(1, sampling), False, deterministic=True)
         given, _ = texts(module, requests(1, sampling), True, deterministic=True)
-        assert [[replace(o, same_step=False) for o in text] for text in given] == plain
+        assert [[replace(o, same_step=False, proposed=0) for o in text] for text in given] == plain
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss"])
@@ -113,7 +113,7 @@ def faulty(name: str) -> Any:
             s.stored += 1
             accept(storage, s.key, s.stored)
         self.sample(s, logits[-1])
-        s.lookup.learn(len(proposed), len(proposed))
+        s.pace.learn(len(proposed), len(proposed))
 
     def late(self: Memory, key: Any, tokens: int) -> None:
         accept(self, key, tokens - 1)

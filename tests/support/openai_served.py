@@ -67,11 +67,13 @@ def openai_served(
     key: str | None = None,
     deterministic: bool = False,
     page: bool = True,
+    draft: Model | None = None,
     **limits: int,
 ) -> Iterator[OpenAiServed]:
     """Yield the application of these models, with a client."""
     operation = Operation("0")
-    served = {m.name: ServedModel(m.name, m, tokens, waiting, "0", deterministic) for m in models}
+    how: dict[str, Any] = {"deterministic": deterministic, "speculate": draft is not None, "draft": draft}
+    served = {m.name: ServedModel(m.name, m, tokens, waiting, "0", **how) for m in models}
     operation.loaded.set_result(served)
     app = application(operation, replace(LIMITS, body=1 << 24, **limits), PORT, key, quiet=True, page=page)
     headers = {} if key is None else {"authorization": f"Bearer {key}"}

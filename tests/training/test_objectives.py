@@ -14,7 +14,7 @@ from pellucid import config as c
 from pellucid.batch import mask
 from pellucid.batch.step import Step
 from pellucid.checkpoint.fill import targets
-from pellucid.engine.engine import generate
+from pellucid.engine.generation import generate
 from pellucid.engine.requests import Request
 from pellucid.errors import TrainError
 from pellucid.nn.moe import Moe

@@ -59,11 +59,24 @@ def speculate() -> Any:
     return typer.Option("--speculate", metavar="ngram", help=say("option.speculate"))
 
 
-def speculates(given: str | None) -> bool:
-    """True if tokens are to be proposed. A UseError for a way that there is not."""
+def draft() -> Any:
+    return typer.Option("--draft", metavar="MODEL", help=say("option.draft"))
+
+
+def speculates(given: str | None, draft: str | None) -> bool:
+    """True if tokens are to be proposed. A UseError for a way that there is not, and for two."""
     if given not in (None, "ngram"):
         raise UseError("speculate.kind", found=given, allowed="ngram")
-    return given is not None
+    if given is not None and draft is not None:
+        raise UseError("speculate.both")
+    return given is not None or draft is not None
+
+
+def check_proposals(model: "Model", draft: "Model | None") -> None:
+    """Raise a UseError if the model takes no proposed tokens, or none of this draft's."""
+    from pellucid.api.draft_model import draft_for
+
+    draft_for(model, draft)
 
 
 def ignore_field() -> Any:

@@ -55,6 +55,7 @@ def add(app: typer.Typer) -> None:
         finite: Annotated[bool, options.check_finite()] = False,
         deterministic: Annotated[bool, typer.Option("--deterministic", help=say("run.help.deterministic"))] = False,
         speculate: Annotated[str | None, options.speculate()] = None,
+        draft: Annotated[str | None, options.draft()] = None,
         verbose: Annotated[bool, typer.Option("-v", "--verbose", help=say("run.help.verbose"))] = False,
     ) -> None:
         if chat and ids:
@@ -65,7 +66,7 @@ def add(app: typer.Typer) -> None:
         }  # fmt: skip
         given = {name: value for name, value in given.items() if value is not None}
         judge(given, stop or [])
-        speculates = options.speculates(speculate)
+        speculates = options.speculates(speculate, draft)
         screen: Screen = ctx.obj
         loaded = options.loaded(
             screen,
@@ -78,7 +79,10 @@ def add(app: typer.Typer) -> None:
             adapter=adapter,
         )
         how: dict[str, Any] = {"new": new, "sampling": settled(screen, loaded, given), "until": stop or [], "timed": verbose}
-        how |= {"deterministic": deterministic, "speculate": speculates}
+        other = None if draft is None else options.loaded(screen, draft, dtype=dtype, device=device, quant=quant)
+        if speculates:
+            options.check_proposals(loaded, other)
+        how |= {"deterministic": deterministic, "speculate": speculates, "draft": other}
         if prompt is None and sys.stdin.isatty():
             talk(screen, loaded, how)
             return
@@ -140,12 +144,13 @@ def answer(
     stops: tuple[int, ...] = (),
     deterministic: bool = False,
     speculate: bool = False,
+    draft: "Model | None" = None,
     how_held: bool = True,
 ) -> dict[str, Any]:
     """Generate after one prompt, streaming the text; return what was generated, partly after Ctrl-C.
 
     until: strings that end the text and are not shown.  timed: tells the speed.  stops: more tokens that end it than the model's own.
-    how_held: say on stderr what the model computes in.
+    how_held: say on stderr what the model computes in.  speculate, draft: see Model.stream.
     """
     from pellucid.engine.text import Text
 
@@ -157,15 +162,16 @@ def answer(
     stops = (*model.stops, *stops)
     options.warn_beyond(screen, model, len(ids))
     out, got, interrupted = Text(stream(model, until), until), list[int](), False
-    clock, same_step = [time.perf_counter()], 0
+    clock, same_step, proposed = [time.perf_counter()], 0, 0
+    how: dict[str, Any] = {"deterministic": deterministic, "speculate": speculate, "draft": draft}
     try:
-        for output in model.stream([ids], most if new is None else new, sampling, stops, True, deterministic, speculate=speculate):
+        for output in model.stream([ids], most if new is None else new, sampling, stops, True, **how):
             if output.token is None:
                 break
             if not got and how_held:
                 options.tell_held(screen, model)
             got.append(output.token.id)
-            same_step += output.same_step
+            same_step, proposed = same_step + output.same_step, proposed + output.proposed
             clock.append(time.perf_counter())
             piece = out.feed(got[-1])
             if not screen.json:
@@ -182,17 +188,17 @@ def answer(
     if timed and got:
         rate = f"{(len(got) - 1) / (clock[-1] - clock[1]):.3g}" if len(got) > 1 else "-"
         if speculate:
-            screen.note(say("run.speculated", count=same_step, new=len(got)))
+            screen.note(say("run.speculated", count=same_step, proposed=proposed, new=len(got)))
         screen.note(say("run.speed", tokens=len(ids), first=f"{clock[1] - clock[0]:.2f}", new=len(got), rate=rate))
     stopped = out.stop is not None or (bool(got) and got[-1] in stops)
     if new is not None and stopped and len(got) < new:
         by = out.stop if out.stop is not None else str(got[-1]) if model._tokenizer is None else model.tokenizer.piece(got[-1])
         screen.note(say("run.stopped", piece=by, count=len(got), asked=new))
     text_given = prompt if isinstance(prompt, str) else None
-    how = {name: value for name, value in asdict(sampling).items() if name != "bias"}
+    settings = {name: value for name, value in asdict(sampling).items() if name != "bias"}
     return {
         "schema": SCHEMA, "model": model.name, "prompt": text_given, "ids": ids, "new": got, "text": out.shown, "stopped": stopped,
-        "stop": out.stop, "interrupted": interrupted, "sampling": how, "date": None, "template_seed": None,
+        "stop": out.stop, "interrupted": interrupted, "sampling": settings, "date": None, "template_seed": None,
     }  # fmt: skip
 
 

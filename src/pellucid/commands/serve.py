@@ -40,6 +40,7 @@ def add(app: typer.Typer) -> None:
         api_only: Annotated[bool, typer.Option("--api-only", help=say("serve.help.api_only"))] = False,
         deterministic: Annotated[bool, typer.Option("--deterministic", help=say("serve.help.deterministic"))] = False,
         speculate: Annotated[str | None, options.speculate()] = None,
+        draft: Annotated[str | None, options.draft()] = None,
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
         quant: Annotated[str | None, options.quant()] = None,
@@ -54,7 +55,7 @@ def add(app: typer.Typer) -> None:
             raise UseError("serve.least", name="--max-queue", found=max_queue)
         if tokens is not None and tokens < 1:
             raise UseError("serve.least", name="--tokens", found=tokens)
-        speculates = options.speculates(speculate)
+        speculates = options.speculates(speculate, draft)
 
         from pellucid.server.openai.serving import Address, serve_models
 
@@ -76,8 +77,11 @@ def add(app: typer.Typer) -> None:
             base = next(iter(names))
             loaded |= {name: adapted(loaded[base], at, name) for name, at in adapters.items()}
             bases = dict.fromkeys(adapters, base)
+            other = None if draft is None else options.loaded(screen, draft, dtype=dtype, device=device, quant=quant)
             return [
-                ServedModel(name, model, tokens, max_queue, __version__, deterministic, places.get(name), bases.get(name), speculates)
+                ServedModel(
+                    name, model, tokens, max_queue, __version__, deterministic, places.get(name), bases.get(name), speculates, other
+                )
                 for name, model in loaded.items()
             ]
 

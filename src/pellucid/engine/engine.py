@@ -23,7 +23,7 @@ emitted, and begins every running sequence again from its tokens; a text does no
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
 from threading import Lock
@@ -34,8 +34,9 @@ from torch import Tensor, nn
 from pellucid.batch.states import stateful
 from pellucid.engine.allowed import allowed
 from pellucid.engine.determinism import require
+from pellucid.engine.draft import Draft
 from pellucid.engine.forward import Forward, first_nonfinite
-from pellucid.engine.memory import Memory, edits, in_pages, page_size, pages_for, restart_lengths
+from pellucid.engine.memory import Memory, edits, page_size, pages_for, restart_lengths
 from pellucid.engine.proposals import propose
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
 from pellucid.engine.scheduler import Queue, SchedulerLimits, Storage, schedule
@@ -46,8 +47,6 @@ from pellucid.ops.sampling.uniform import fresh
 from pellucid.watching.tap import after
 from pellucid.watching.watch import Watch, watch
 
-ROWS = 2048  # of one step of `generate`, which has no other requests
-KEPT = 4096  # tokens: `generate` keeps engines up to this capacity, with their recorded plans
 Run = Callable[[Mapping[Sequence, int]], dict[Sequence, Tensor]]
 
 
@@ -95,6 +94,8 @@ class Engine:
         self.emitted = list[Emitted]()
         self.unfinished = False  # a step has begun and not ended
         self.deterministic = self.speculates = False
+        self.draft: Draft | None = None
+        self.propose = self.set_proposals
         self.module = nn.Module()  # what `watch` watches; a simulation has none
         self.made_for: tuple[object, object] | None = None  # the dtype and device of its module's weights when its pages were made
 
@@ -107,6 +108,7 @@ class Engine:
         prefix_cache: bool = True,
         keep_all: bool = False,
         deterministic: bool = False,
+        draft: Decoder | None = None,
     ) -> "Engine":
         """Make an engine with its own pages of `size` rows, for `tokens` tokens in all. size: None is that of `page_size`.
 
@@ -114,15 +116,17 @@ class Engine:
         keep_all: compute the logits of all rows and give no page back, for a watch that reads them later.
         deterministic: a text has the same log-probabilities, bit for bit, in any batch, with any chunks of its prompt and any cache.
         Raises UseError, which names the obstacle, if the machine or the model does not allow that.
+        draft: a smaller model with the same ids, which proposes tokens to requests that ask for it; None: each text proposes for itself.
         """
         if deterministic:
             require(module)
         limits = replace(limits or SchedulerLimits(), whole_prompts=module.config.whole_prompts)
         size = size or page_size(module)
         pages = pages_for(module, -(-tokens // size), limits, size, keep_all)
+        memory = Memory(module, pages, prefix_cache, keep_all)
         engine = Engine(
             Forward(module, pages, keep_all, deterministic),
-            Memory(module, pages, prefix_cache, keep_all),
+            memory,
             limits,
             pages.longest,
             lambda request: check(module, request),
@@ -130,6 +134,8 @@ class Engine:
         )
         engine.module, engine.deterministic, engine.made_for = module, deterministic, dtype_and_device(module)
         engine.speculates = not keep_all and not restart_lengths(module) and not stateful(module)  # a state cannot go back
+        if draft is not None and engine.speculates:
+            engine.draft = memory.draft = Draft(draft, module.config.vocab, -(-tokens // size), size, limits, prefix_cache)
         return engine
 
     @property
@@ -207,7 +213,7 @@ class Engine:
         """Run the rows that the scheduler chooses from the queue, and process their logits."""
         self.unfinished = True
         if self.speculates:
-            propose(self.queue.running)
+            self.propose()
         chunks = schedule(self.queue, self.storage, self.limits)
         if chunks:
             logits = self.run(chunks)
@@ -215,6 +221,10 @@ class Engine:
                 s.edited |= edits(s.key)  # then its rows serve no other request
                 self.process_logits(s, rows, logits[s])
         self.unfinished = False
+
+    def set_proposals(self) -> None:
+        """Set the proposals of the next step."""
+        propose(self.queue.running, self.draft)
 
     def receive(self) -> None:
         """Apply the calls of other threads since the last step: submitted sequences join the queue, cancelled ones end."""
@@ -285,14 +295,14 @@ class Engine:
         """Sample after the newest token of a sequence, and after each proposal while it is the token sampled before it."""
         proposed, s.proposed = s.proposed, []
         for accepted, row in enumerate(logits):
-            self.sample(s, row, accepted > 0)
+            self.sample(s, row, accepted > 0, 0 if accepted else len(proposed))
             if self.emitted[-1].output.ended is not None or accepted == len(proposed) or s.tokens[-1] != proposed[accepted]:
                 break
             s.stored += 1
             self.storage.accept(s.key, s.stored)
         s.best = []
-        assert s.lookup is not None
-        s.lookup.learn(len(proposed), accepted)
+        assert s.pace is not None
+        s.pace.learn(len(proposed), accepted)
         self.queue.proposed, self.queue.accepted = self.queue.proposed + len(proposed), self.queue.accepted + accepted
 
     def fork_siblings(self, s: Sequence) -> list[Sequence]:
@@ -304,8 +314,11 @@ class Engine:
         self.queue.running[at:at], s.siblings = siblings, 0
         return siblings
 
-    def sample(self, s: Sequence, logits: Tensor, same_step: bool = False) -> None:
-        """Sample the next token of a sequence from its logits [V], and emit it, or an error if they are not finite."""
+    def sample(self, s: Sequence, logits: Tensor, same_step: bool = False, proposed: int = 0) -> None:
+        """Sample the next token of a sequence from its logits [V], and emit it, or an error if they are not finite.
+
+        same_step, proposed: see Output.
+        """
         request = s.request
         first: Any = {} if s.written else {"scores": tuple(s.scores), "tops": tuple(s.tops), "cached": s.cached or 0}
         best = s.best.pop(0) if s.best else top(logits)  # the largest logit's number; a recorded plan may have found it
@@ -321,7 +334,7 @@ class Engine:
             id = self.choose(logits, request.sampling, request.prompt, written, s.index, best, **mask)
         token = Token(id) if request.logprobs is None else with_logprobs(logits, id, request.logprobs)
         ended = "stop" if id in request.stops else "length" if s.written + 1 == request.new else None
-        self.emit(s, Output(s.number, s.index, token, ended, same_step=same_step, **first))
+        self.emit(s, Output(s.number, s.index, token, ended, same_step=same_step, proposed=proposed, **first))
 
 
 def append_token(e: Emitted) -> None:
@@ -330,67 +343,10 @@ def append_token(e: Emitted) -> None:
         e.sequence.tokens.append(e.output.token.id)
 
 
-def generate(
-    module: Decoder | EncoderDecoder,
-    requests: list[Request],
-    free: list[Engine] | None = None,
-    cached: bool = False,
-    deterministic: bool = False,
-) -> Iterator[Output]:
-    """Yield the outputs of these requests, numbered from 0, from an engine of their own.
-
-    free: idle engines; one that fits is taken, and a small one is put back, to keep its recorded plans.
-    cached: keep the stored rows for the next cached call, since each turn of a chat begins with all turns before it. By default they are
-    dropped, since a weight may change between two calls.
-    """
-    for i, request in enumerate(requests):
-        check(module, request, f"[{i}]")
-    if not requests:
-        return
-    tokens, texts = sum(in_pages(module, r.budget) * r.n for r in requests), sum(r.n for r in requests)
-    limits = SchedulerLimits(rows=max(ROWS, texts), running=texts, waiting=len(requests), whole_prompts=module.config.whole_prompts)
-    free = [] if free is None else free
-    tokens = max(tokens, KEPT) if cached else tokens  # on a CPU, zeros that are never written cost no memory
-    engine = pop_idle(free, tokens, deterministic) or Engine.of(module, tokens, limits, deterministic=deterministic)
-    engine.count, engine.limits = 0, limits
-    if not cached:
-        engine.storage.forget()
-    numbers = [engine.submit(request) for request in requests]
-    try:
-        for output in engine.outputs():
-            if output.error is not None:
-                raise output.error
-            yield output
-    finally:  # also if the caller stops early
-        for number in numbers:
-            engine.cancel(number)
-        engine.receive()  # acts on the cancellations
-        engine.emitted = []
-        if not cached:
-            engine.storage.forget()
-        if engine.capacity <= KEPT:
-            free.append(engine)
-
-
 def dtype_and_device(module: nn.Module) -> tuple[object, object]:
     """Return the dtype and device of a module's first weight."""
     weight = next(module.parameters())
     return weight.dtype, weight.device
-
-
-def pop_idle(free: list[Engine], tokens: int, deterministic: bool) -> Engine | None:
-    """Pop an idle engine of this mode with at least `tokens` of capacity. None if there is none, or another thread took it.
-
-    One whose weights were cast or moved since is dropped: a variant shares them with a model that may do so.
-    """
-    for engine in list(free):
-        stale = engine.made_for != dtype_and_device(engine.module)
-        if stale or (engine.capacity >= tokens and engine.deterministic == deterministic):
-            with suppress(ValueError):
-                free.remove(engine)
-                if not stale:
-                    return engine
-    return None
 
 
 def with_logprobs(logits: Tensor, id: int, count: int) -> Token:

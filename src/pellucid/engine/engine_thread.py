@@ -40,6 +40,7 @@ class EngineThread:
     ) -> None:
         self.engine, self.deliver, self.report, self.observe = engine, deliver, report, observe
         self.forward, engine.run = engine.run, self.run
+        self.proposals, engine.propose = engine.propose, self.propose
         self.began: dict[int, float] = {}
         self.ran: tuple[int, ...] = ()  # the requests of the step
         self.watches = OpenWatches()
@@ -97,6 +98,18 @@ class EngineThread:
         self.observe(sum(chunks.values()))
         self.watches.begin(chunks)
         return self.forward(chunks)
+
+    def propose(self) -> None:
+        """Set the proposals of the next step. If a draft fails, its texts go on without any, since they need none."""
+        try:
+            self.proposals()
+        except Exception as fault:
+            self.report(fault)
+            self.engine.speculates = False
+            for s in self.engine.queue.running:
+                s.proposed = []
+            if self.engine.draft is not None:
+                self.engine.draft.recover()
 
     def settled(self, outputs: list[Output]) -> list[Output]:
         """Settle the watches after a step. Returns its outputs, with an error in place of those of a request whose change failed."""

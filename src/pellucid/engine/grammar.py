@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pellucid.engine.proposals import agreement
 from pellucid.errors import UseError
 from pellucid.tokenizer.tokenizer import Tokenizer
 
@@ -86,7 +87,7 @@ class VocabularyBytes:
 class GrammarConstraint:
     """A request's grammar: see requests.TokenConstraint. matcher: at the beginning of a text.
 
-    Each text has a matcher of its own, which follows its new tokens; after a restart it reads them again.
+    Each text has a matcher of its own, which follows its new tokens, and goes back where a proposal was not accepted.
     """
 
     def __init__(self, matcher: Any, vocab: int, empty: Tensor) -> None:
@@ -100,9 +101,12 @@ class GrammarConstraint:
     def allowed(self, written: Sequence[int], index: int) -> Tensor:
         """Return True for each token [V] that may follow. Raises a UseError if the text has become too complex for llguidance."""
         matcher, read = self.texts.get(index, (None, []))
-        if matcher is None or list(written[: len(read)]) != read:
+        if matcher is None or matcher.is_error():
             matcher, read = self.matcher.deep_copy(), []
             self.texts[index] = matcher, read
+        if surplus := len(read) - agreement(read, written):
+            matcher.rollback(surplus)
+            del read[-surplus:]
         for token in written[len(read) :]:
             matcher.consume_token(token)
             read.append(token)

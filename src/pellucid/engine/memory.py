@@ -9,6 +9,7 @@ Rotary frequencies may depend on a text's length. A prompt counts as one text, a
 """
 
 from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -22,6 +23,9 @@ from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.watching.tap import here
 
+if TYPE_CHECKING:
+    from pellucid.engine.draft import Draft
+
 PAGE, STATE_PAGE = 64, 256  # rows
 
 
@@ -30,7 +34,10 @@ class Memory:
 
     prefix_cache: keep the pages of ended texts until other texts need them.
     keep_outgrown: keep a text's rows when it outgrows a restart length, for a watch that reads them later.
+    draft: gives back its pages of a text with the text's.
     """
+
+    draft: "Draft | None" = None
 
     def __init__(self, module: Decoder | EncoderDecoder, pages: PagedCache, prefix_cache: bool = True, keep_outgrown: bool = False) -> None:
         self.module, self.pages, self.keep_outgrown = module, pages, keep_outgrown
@@ -87,10 +94,14 @@ class Memory:
     def close(self, sequence: Sequence) -> None:
         self.keep(sequence)
         self.pages.release(sequence.key)
+        if self.draft is not None:
+            self.draft.close(sequence.key)
 
     def forget(self) -> None:
         if self.cache is not None:
             self.cache.forget()
+        if self.draft is not None:
+            self.draft.forget()
 
     def recover(self) -> None:
         """Take back all pages of all sequences, after a step that failed at any call. Clears the cache too if its counts are wrong."""
@@ -104,6 +115,8 @@ class Memory:
             self.pages.clear()
             if self.cache is not None:
                 self.cache.clear()
+        if self.draft is not None:
+            self.draft.recover()
 
 
 def scalings(module: Decoder | EncoderDecoder) -> Iterator[object]:

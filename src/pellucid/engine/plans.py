@@ -31,7 +31,7 @@ from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
 from pellucid.watching.tap import here, seen_by
 
-NOTHING: Mapping[Hashable, Sequence[int]] = {}
+NOTHING: Mapping[Hashable, Any] = {}
 
 
 @dataclass
@@ -128,13 +128,19 @@ class Plans:
         self.hooks: list[dict[int, Any]] = []
         self.recorded_state: tuple[object, ...] = ()
 
-    def step(self, feed: Mapping[Hashable, int], proposed: Mapping[Hashable, Sequence[int]] = NOTHING) -> Tensor:
+    def step(
+        self,
+        feed: Mapping[Hashable, int],
+        proposed: Mapping[Hashable, Sequence[int]] = NOTHING,
+        ahead: Mapping[Hashable, int] = NOTHING,
+    ) -> Tensor:
         """Store one more token of each request. Returns the logits after it [n V], valid until the next step of n rows.
 
         proposed: tokens that may follow a request's. Each is computed in a row behind it, and stored, but not counted as stored.
+        ahead: of a request whose own token is not to be counted either, the rows that lie behind its counted ones already.
         """
         pages, tokens, spans = self.pages, list[int](), list[Span]()
-        before = {r: pages.length.get(r, 0) for r in feed}
+        before = {r: pages.length.get(r, 0) + ahead.get(r, 0) for r in feed}
         for request, token in feed.items():
             row = (token, *proposed.get(request, ()))
             pages.reserve(request, before[request] + len(row))
@@ -149,8 +155,8 @@ class Plans:
                 torch.stack([self.memory_addresses(s.request) for s in spans], out=buffers.memories)
             run = self.planned_step if self.plannable(buffers) else self.plain_step
             logits, self.best = run(buffers, (*spans,))
-        for request, length in before.items():
-            pages.advance(request, length + 1)
+        for request in (r for r in feed if r not in ahead):
+            pages.advance(request, before[request] + 1)
         return logits
 
     def plannable(self, buffers: StepBuffers) -> bool:

@@ -7,6 +7,8 @@ weights are read once. A proposal is accepted if it is the token that was drawn 
     looked up      ~~~~~~~~~~~ on the mat.
     proposed                                           on  the  mat
     drawn                                              on  the  sofa       two are accepted, and sofa is the step's third token
+
+A smaller model may propose instead of the text itself: see draft.py.
 """
 
 from collections.abc import Sequence
@@ -18,25 +20,50 @@ from pellucid.watching.tap import here
 
 if TYPE_CHECKING:
     from pellucid.engine import requests
+    from pellucid.engine.draft import Draft
 
 SIZES = (4, 2)  # tokens that are looked up, the most first
 MOST = 7  # proposals a step
 PAUSE = 32  # the most steps without proposals after some that failed
+PATIENCE = 3  # steps without an accepted token before a draft pauses; a text that does not repeat itself pauses after one
 
 
 @dataclass
-class PromptLookup:
+class ProposalPace:
+    """The number of proposals that a text gets: more while they are accepted, none for some steps while they are not."""
+
+    most: int = 2
+    pause: int = 0  # steps to wait
+    failed: int = 0  # times in a row that none was accepted
+    patience: int = 1  # of these before a pause
+
+    def next(self, most: int) -> int:
+        """Return the number for the next step, at most `most`."""
+        if self.pause:
+            self.pause -= 1
+            return 0
+        return min(most, self.most)
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """Note how many of the last proposals were accepted."""
+        if accepted == proposed:
+            self.most = min(MOST, 2 * self.most + 1)
+        else:
+            self.most = max(1, accepted)
+        self.failed = self.failed + 1 if accepted == 0 else 0
+        late = self.failed - self.patience + 1
+        self.pause = min(PAUSE, 2**late) if late > 1 else 0
+
+
+@dataclass
+class PromptLookup(ProposalPace):
     """Proposals for one text from its own tokens: what followed its last few ones the last time that they stood there.
 
-    They become more while they are accepted, and pause while they are not.
     ends: of each few tokens, the places behind their last occurrence but one, 0 if there is none, and behind their last.
     """
 
     ends: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)
     read: int = 0  # tokens that are in `ends`
-    most: int = 2
-    pause: int = 0  # steps to wait
-    failed: int = 0  # times in a row that none was accepted
 
     def propose(self, tokens: Sequence[int], most: int = MOST) -> list[int]:
         """Return at most `most` tokens that may follow these."""
@@ -46,34 +73,39 @@ class PromptLookup:
                     gram = tuple(tokens[end - size : end])
                     self.ends[gram] = self.ends.get(gram, (0, 0))[1], end
         self.read = len(tokens)
-        if self.pause:
-            self.pause -= 1
+        if not (most := self.next(most)):
             return []
         for size in SIZES:
             before, _ = self.ends.get(tuple(tokens[len(tokens) - size :]), (0, 0)) if size <= len(tokens) else (0, 0)
             if before:
-                return list(tokens[before : before + min(most, self.most)])
+                return list(tokens[before : before + most])
         return []
 
-    def learn(self, proposed: int, accepted: int) -> None:
-        """Note how many of the last proposals were accepted."""
-        if accepted == proposed:
-            self.most = min(MOST, 2 * self.most + 1)
-        else:
-            self.most = max(1, accepted)
-        self.failed = self.failed + 1 if accepted == 0 else 0
-        self.pause = min(PAUSE, 2**self.failed) if self.failed > 1 else 0
 
-
-def propose(running: "Sequence[requests.Sequence]") -> None:
+def propose(running: "Sequence[requests.Sequence]", draft: "Draft | None" = None) -> None:
     """Set the proposals of each running sequence that asks for them, as many as the kernels take rows.
 
+    draft: proposes, if every sequence decodes; None: each text proposes for itself.
     A watch of this thread records every row that runs, so that under one there are none.
     """
-    left = 0 if here.watches else native.ROWS - len(running)
+    left, numbers = 0 if here.watches else native.ROWS - len(running), dict["requests.Sequence", int]()
     for s in (s for s in running if s.request.speculate):
         s.proposed, most = [], min(left, MOST, s.request.new - s.written - 1)
         if s.request.source is None and s.written and s.pending == 1 and most > 0:
-            s.lookup = PromptLookup() if s.lookup is None else s.lookup
-            s.proposed = s.lookup.propose(s.tokens, most)
-            left -= len(s.proposed)
+            if draft is None:
+                s.pace = s.pace if isinstance(s.pace, PromptLookup) else PromptLookup()
+                s.proposed = s.pace.propose(s.tokens, most)
+                left -= len(s.proposed)
+            else:
+                s.pace = ProposalPace(patience=PATIENCE) if s.pace is None else s.pace
+                numbers[s] = s.pace.next(most)
+                left -= numbers[s]
+    if draft is not None and all(s.written and s.pending == 1 for s in running):
+        for s, tokens in draft.propose({s: most for s, most in numbers.items() if most}).items():
+            s.proposed = tokens
+
+
+def agreement(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the number of first tokens that two texts have in common."""
+    most = min(len(a), len(b))
+    return most if a[:most] == b[:most] else next(i for i in range(most) if a[i] != b[i])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, SupportsIndex
 
-from pellucid.engine.proposals import PromptLookup
+from pellucid.engine.proposals import ProposalPace
 from pellucid.errors import PellucidError, UseError
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
 from pellucid.ops.sampling.settings import Sampling
@@ -42,7 +42,7 @@ class Request:
     scored: return the log-probabilities of the prompt.  source: an encoder's tokens.
     least: new tokens before a stop may come.  priority: a waiting request with a smaller one begins earlier.
     watched: a watch of its text, which EngineThread opens. Its prompt runs in one step, and reads no stored rows.
-    speculate: propose tokens from the text itself, so that a step may give it several; the text stays the same.
+    speculate: propose tokens, from the text itself or by the engine's draft, so that a step may give it several; the text stays the same.
     """
 
     prompt: tuple[int, ...]
@@ -80,7 +80,8 @@ class Output:
 
     With the first output come, of the prompt's tokens from the second on, `scores`: their log-probabilities, and `tops`: the likeliest
     tokens there, if the request is scored and has `logprobs`; and `cached`: the number of the prompt's rows that were stored already.
-    same_step: the token came in the step of the one before it, which had been proposed.
+    same_step: the token came in the step of the one before it, which had been proposed.  proposed: tokens proposed to that step's text,
+    told with its first token.
     """
 
     request: int
@@ -92,6 +93,7 @@ class Output:
     tops: tuple[Likeliest, ...] = ()
     cached: int = 0
     same_step: bool = False
+    proposed: int = 0
 
 
 @dataclass(eq=False)
@@ -111,7 +113,7 @@ class Sequence:
     cached: int | None = None  # rows that were stored already when it first began
     best: list[int] = field(default_factory=list)  # the likeliest token after each row of the last step, if a plan has computed them
     proposed: list[int] = field(default_factory=list)  # tokens that the next step computes behind the newest
-    lookup: PromptLookup | None = None
+    pace: ProposalPace | None = None  # of its proposals
 
     @cached_property
     def key(self) -> int | str:

@@ -15,7 +15,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor, nn
 
-from pellucid.engine.engine import generate
+from pellucid.engine.generation import generate
 from pellucid.engine.requests import Request
 from pellucid.nn.transformer import Decoder
 from pellucid.ops.sampling.settings import Sampling

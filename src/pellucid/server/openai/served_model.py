@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pellucid.api.draft_model import draft_for
 from pellucid.api.model import Model
 from pellucid.engine.defaults import defaults
 from pellucid.engine.engine import Engine
@@ -34,7 +35,7 @@ class ServedModel:
 
     folder: its files, None for a hub id.  base: the model that it adapts.  tokens: of all texts at once.
     waiting: the most requests in the queue.  version: Pellucid's.  longest: tokens of a text, its prompt included.
-    counters: what /metrics shows of it, None without prometheus_client.  speculate: propose tokens for each text.
+    counters: what /metrics shows of it, None without prometheus_client.  speculate: propose tokens, by `draft` if there is one.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ServedModel:
         folder: Path | None = None,
         base: str | None = None,
         speculate: bool = False,
+        draft: Model | None = None,
     ) -> None:
         self.name, self.model, self.created, self.parent = name, model, int(time.time()), base
         self.counters, self.speculate = ModelCounters.of(name), speculate
@@ -63,7 +65,8 @@ class ServedModel:
         self.thread: EngineThread | None = None
         if not isinstance(model.module, Encoder):
             limits = SchedulerLimits(waiting=waiting)
-            engine = Engine.of(model.module, tokens or max(TOKENS, self.longest), limits, deterministic=deterministic)
+            proposes = draft_for(model, draft) if speculate else None
+            engine = Engine.of(model.module, tokens or max(TOKENS, self.longest), limits, deterministic=deterministic, draft=proposes)
             self.longest = min(self.longest, engine.capacity)
             self.thread = EngineThread(engine, self.deliver, self.report, self.observe)
         self.embedder = Embedder(model, pooling_of(folder)) if isinstance(model.module, Encoder) else None
