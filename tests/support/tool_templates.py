@@ -61,8 +61,8 @@ REPLIES: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
 }  # fmt: skip
 
 
-def tool_model(path: Path, kind: str) -> Model:
-    """Return a random Llama of bytes with the template of a kind, saved in a folder and loaded."""
+def tool_model(path: Path, kind: str, **shape: Any) -> Model:
+    """Return a random Llama of bytes with the template of a kind, saved in a folder and loaded. shape: other fields of its config.json."""
     spec, (source, special) = chat_spec(), SOURCES[kind]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     there = {t["content"] for t in spec["added_tokens"]}
@@ -71,7 +71,7 @@ def tool_model(path: Path, kind: str) -> Model:
     hf = {
         "model_type": "llama", "vocab_size": 1 + max(t["id"] for t in spec["added_tokens"]), "hidden_size": 32, "intermediate_size": 48,
         "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": False, **shape,
     }  # fmt: skip
     model, draw = make(hf, dtype=torch.float32), torch.Generator().manual_seed(5)
     for name, p in model.module.named_parameters():
