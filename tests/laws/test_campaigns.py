@@ -12,6 +12,7 @@ from campaigns import FULL, Tally, Watcher, campaign, impatient, one
 from pellucid.errors import PellucidError
 
 QUICK = {"safetensors": 600, "gguf": 200, "config": 250, "trace": 200, "tokenizer": 60, "template": 40, "pages": 20, "engine": 20}
+QUICK |= {"requests": 150}
 WATCHER: list[Watcher] = []  # an audit hook stays for the life of a process: one is enough
 
 

@@ -102,7 +102,7 @@ class Api:
         return await asyncio.shield(asyncio.wrap_future(self.promised))
 
     async def file(self, request: Request) -> Response:
-        return sent(self.page.get(request.url.path), request)
+        return sent(self.page.get(request.scope["path"]), request)
 
     async def models(self, request: Request) -> Response:
         query(request)
@@ -381,4 +381,5 @@ def build(
     page_files = files() if page is None else page
     api = Api(session, page_files, limits)
     app = Starlette(routes=api.routes(), exception_handlers={HTTPException: unrouted})
+    app.router.redirect_slashes = False  # to an address made of the client's own Host
     return Guard(app, token, port, frozenset(page_files), limits), api

@@ -53,7 +53,7 @@ def files(folder: Path = WEB) -> dict[str, File]:
 def sent(file: File | None, request: Request) -> Response:
     """Return the response with a file, or 304 if the browser has it. A RequestError if `file` is None."""
     if file is None:
-        raise RequestError("server.missing", 404, path=request.url.path)
+        raise RequestError("server.missing", 404, path=request.scope["path"])
     headers = {"etag": file.tag, "cache-control": file.keeping}
     if file.tag in request.headers.get("if-none-match", ""):
         return Response(None, 304, headers)

@@ -30,7 +30,7 @@ def spoken(handler: Handler) -> Handler:
 
 async def unrouted(request: Request, fault: Exception) -> Response:
     """Answer a path or a method that does not exist."""
-    path, method = request.url.path, request.method
+    path, method = request.scope["path"], request.method
     missing = getattr(fault, "status_code", 404) != 405
     wrong = RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method)
     return error_response(wrong, language(request.scope))

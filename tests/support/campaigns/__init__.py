@@ -40,6 +40,7 @@ FULL = {
     "template": 10_000,
     "pages": 20_000,
     "engine": 25_000,
+    "requests": 100_000,
 }
 FORBIDDEN = {"pickle.find_class", "socket.connect", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "ctypes.dlopen"}
 Attempt = Callable[[random.Random], str]

@@ -6,7 +6,7 @@ An error names the field, what was in it, and what is allowed.
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from pellucid.engine.text import LONGEST, MOST, check_stops
@@ -31,6 +31,11 @@ REFUSED: dict[str, Any] = {
     "best_of": 1, "suffix": "", "tools": [], "functions": [], "audio": None, "use_beam_search": False, "prompt_embeds": None,
 }  # fmt: skip
 BIG = 2**31 - 1
+
+
+def is_one_of(value: Any, names: Container[str]) -> bool:
+    """True if a value of a body is one of these texts; it may be of any kind."""
+    return isinstance(value, str) and value in names
 
 
 class BodyFields:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pellucid.engine.grammar import GrammarConstraint
 from pellucid.errors import RequestError
 from pellucid.runs.request import described, wrong
-from pellucid.server.openai.body_fields import BodyFields
+from pellucid.server.openai.body_fields import BodyFields, is_one_of
 from pellucid.server.openai.structured import constrained
 from pellucid.server.openai.tool_formats import CLOSES, OPENS, ReplyParts, Schemas, ToolFormat, format_of, plain, thought
 from pellucid.server.openai.tool_grammar import MOST, grammar_of
@@ -142,10 +142,10 @@ def tools_of(fields: BodyFields) -> tuple[dict[str, Mapping[str, Any]], str | tu
     choice = fields.given.get("tool_choice", "auto")
     if isinstance(choice, dict):
         name = (choice.get("function") or {}).get("name") if isinstance(choice.get("function"), dict) else choice.get("name")
-        if name not in schemas:
+        if not is_one_of(name, schemas):
             raise wrong("tool_choice.function.name", described(name), ", ".join(schemas) or "-")
         return schemas, ("function", str(name))
-    if choice not in ("auto", "none", "required") or (choice == "required" and not schemas):
+    if not is_one_of(choice, ("auto", "none", "required")) or (choice == "required" and not schemas):
         raise wrong(
             "tool_choice", described(choice), 'auto | none | required | {"function": {"name": "..."}}' if schemas else "auto | none"
         )

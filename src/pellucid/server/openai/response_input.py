@@ -13,7 +13,7 @@ from typing import Any
 
 from pellucid.errors import RequestError
 from pellucid.runs.request import described, wrong
-from pellucid.server.openai.body_fields import BodyFields
+from pellucid.server.openai.body_fields import BodyFields, is_one_of
 from pellucid.server.openai.jobs import CHAT
 
 TEXTS = {"input_text", "output_text", "text"}
@@ -70,7 +70,7 @@ def messages_of(fields: BodyFields) -> list[dict[str, Any]]:
             reasoning = text_of(item.get("content") or item.get("summary") or [], f"{place}.content", {"reasoning_text", "summary_text"})
             continue
         if kind == "function_call_output":
-            if item.get("call_id") not in calls:
+            if not is_one_of(item.get("call_id"), calls):
                 raise wrong(f"{place}.call_id", described(item.get("call_id")), ", ".join(sorted(calls)) or "function_call")
             turns.append({"role": "tool", "tool_call_id": item["call_id"], "content": text_of(item.get("output"), f"{place}.output")})
             continue
@@ -91,7 +91,7 @@ def messages_of(fields: BodyFields) -> list[dict[str, Any]]:
 
 def add_message(turns: list[dict[str, Any]], item: Mapping[str, Any], place: str) -> None:
     """Append a message. System messages at the start become one, since most templates take no second."""
-    if item.get("role") not in ROLES:
+    if not is_one_of(item.get("role"), ROLES):
         raise wrong(f"{place}.role", described(item.get("role")), " | ".join(ROLES))
     role, text = ROLES[item["role"]], text_of(item.get("content"), f"{place}.content")
     if role == "system" and len(turns) == 1 and turns[0]["role"] == "system":
@@ -116,7 +116,7 @@ def text_of(content: Any, place: str, kinds: set[str] = TEXTS) -> str:
         raise wrong(place, described(content), '"..." | [{"type": "input_text", "text": "..."}]')
     texts = []
     for i, part in enumerate(content):
-        if not isinstance(part, dict) or part.get("type") not in kinds or not isinstance(part.get("text"), str):
+        if not isinstance(part, dict) or not is_one_of(part.get("type"), kinds) or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else part
             raise wrong(f"{place}[{i}].type", described(kind), " | ".join(sorted(kinds)))
         texts.append(part["text"])
@@ -132,7 +132,9 @@ def tools_of_body(given: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(tool, dict) or tool.get("type") != "function":
             raise wrong(f"tools[{i}].type", described(tool.get("type") if isinstance(tool, dict) else tool), "function")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        named = {one.get("name") for one in choice.get("tools", []) if isinstance(one, dict)}
+        if not isinstance(listed := choice.get("tools", []), list):
+            raise wrong("tool_choice.tools", described(listed), "[{}]")
+        named = [one.get("name") for one in listed if isinstance(one, dict)]
         tools, choice = [tool for tool in tools if tool.get("name") in named], choice.get("mode", "auto")
     if not tools:
         return {}

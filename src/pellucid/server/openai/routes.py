@@ -216,7 +216,7 @@ def answered(handler: Handler) -> Handler:
 async def no_route(request: Request, fault: Exception) -> Response:
     """GeneratedAnswer a path or a method that does not exist."""
     missing = getattr(fault, "status_code", 404) != 405
-    path, method = request.url.path, request.method
+    path, method = request.scope["path"], request.method  # no URL can be made of some hosts
     return refused(RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method))
 
 
@@ -240,5 +240,6 @@ def application(
         shown, paths = page_routes(operation, limits)
         routes += shown
     app = Starlette(routes=routes, exception_handlers={HTTPException: no_route})
+    app.router.redirect_slashes = False  # to an address made of the client's own Host
     guarded = ServeGuard(app, key, port, loopback, names, limits, paths, scheme)
     return AccessLog(TracePages(guarded) if page else guarded, operation, quiet)
