@@ -88,11 +88,11 @@ def openai_served(
 
 @contextmanager
 def on_a_socket(
-    *models: Model, tokens: int = 4096, waiting: int = 64, key: str | None = None
+    *models: Model, tokens: int = 4096, waiting: int = 64, key: str | None = None, deterministic: bool = False
 ) -> Iterator[tuple[str, dict[str, ServedModel]]]:
     """Yield the address of a server on a real port, in a thread, and its models."""
     operation, own = Operation("0"), taken(0)
-    served = {m.name: ServedModel(m.name, m, tokens, waiting, "0") for m in models}
+    served = {m.name: ServedModel(m.name, m, tokens, waiting, "0", deterministic) for m in models}
     operation.loaded.set_result(served)
     port = int(own.getsockname()[1])
     app = application(operation, SERVE_LIMITS, port, key, quiet=True)

@@ -62,6 +62,8 @@ class Guard:
                 started = True
                 own = [(k, v) for k, v in message["headers"] if k.decode() not in HEADERS]
                 last = [(b"connection", b"close")] if refused else []  # a refused request ends its connection
+                if message["status"] == 405 and b"allow" not in dict(own):
+                    last.append((b"allow", ", ".join(sorted(METHODS)).encode()))
                 message = {**message, "headers": [*own, *((k.encode(), v.encode()) for k, v in HEADERS.items()), *last]}
             await send(message)
 

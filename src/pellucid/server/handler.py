@@ -33,4 +33,10 @@ async def unrouted(request: Request, fault: Exception) -> Response:
     path, method = request.scope["path"], request.method
     missing = getattr(fault, "status_code", 404) != 405
     wrong = RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method)
-    return error_response(wrong, language(request.scope))
+    return with_allow(error_response(wrong, language(request.scope)), fault)
+
+
+def with_allow(response: Response, fault: Exception) -> Response:
+    """Return the response to a path or a method that does not exist, with the methods that the path has."""
+    response.headers.update({name.lower(): value for name, value in (getattr(fault, "headers", None) or {}).items()})
+    return response

@@ -33,6 +33,7 @@ NEEDS = {
     "aider": ["aider-chat"],
     "lm_eval": ["lm-eval[api,hf]", "torch", "transformers"],
     "node": ["openai"],
+    "schemathesis": ["schemathesis"],
 }
 PATIENCE = 900  # seconds of a client
 

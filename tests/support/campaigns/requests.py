@@ -45,7 +45,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/responses", {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], "stream": True,
                        "instructions": "Be brief.", "max_output_tokens": 4, "tools": [{"type": "function", "name": "f"}], **MODEL}),
     ("/v1/embeddings", {"model": "pellucid/capitals-bert", "input": ["a", "b"], "encoding_format": "base64"}),
-    ("/tokenize", {"messages": ASK, "add_generation_prompt": True, "return_token_strs": True, **MODEL}),
+    ("/tokenize", {"messages": ASK, "add_generation_prompt": True, "return_token_strs": True, "tools": [TOOL], **MODEL}),
     ("/tokenize", {"prompt": "a b", "add_special_tokens": False, **MODEL}),
     ("/detokenize", {"tokens": [5, 6], **MODEL}),
 ]  # fmt: skip
@@ -155,6 +155,8 @@ def judged(sent: tuple[Any, ...], status: int, headers: dict[bytes, bytes], body
         return f"a status: {about}"
     if any(name.startswith(b"access-control") for name in headers):
         return f"CORS: {about}"
+    if status == 405 and b"allow" not in headers:
+        return f"no methods: {about}"
     if status >= 400 and sent[0] != "HEAD":
         error = json.loads(body)["error"]
         if set(error) != {"message", "type", "param", "code"} or "\n" in error["message"] or len(error["message"]) > 2000:

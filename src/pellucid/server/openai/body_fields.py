@@ -15,6 +15,7 @@ from pellucid.messages import say
 from pellucid.runs.request import described, wrong
 
 LOGGED = set[str]()  # fields that a line in the log has named
+MOST_LOGGED = 256  # of them, since clients choose their names
 # Fields that OpenAI's clients send and that change no answer here.
 HARMLESS = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
 SAMPLING = {
@@ -31,6 +32,10 @@ REFUSED: dict[str, Any] = {
     "best_of": 1, "suffix": "", "tools": [], "functions": [], "audio": None, "use_beam_search": False, "prompt_embeds": None,
 }  # fmt: skip
 BIG = 2**31 - 1
+RANGES = {  # of numbers of sampling
+    "temperature": (0, 2), "top_p": (0, 1), "min_p": (0, 1), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2),
+    "repetition_penalty": (0.01, 100),
+}  # fmt: skip
 
 
 def is_one_of(value: Any, names: Container[str]) -> bool:
@@ -46,9 +51,10 @@ class BodyFields:
         for name, off in REFUSED.items():
             if name not in known and self.given.get(name, off) != off:
                 raise RequestError("serve.refused", 400, name, name=name)
-        for name in self.given.keys() - known - HARMLESS - REFUSED.keys() - LOGGED:
+        unknown = {name[:100] for name in self.given.keys() - known - HARMLESS - REFUSED.keys()}
+        for name in list(unknown - LOGGED)[: MOST_LOGGED - len(LOGGED)]:
             LOGGED.add(name)
-            print(json.dumps({"ignored": name[:100], "reason": say("serve.ignored")}), file=sys.stderr, flush=True)
+            print(json.dumps({"ignored": name, "reason": say("serve.ignored")}), file=sys.stderr, flush=True)
 
     def truth(self, name: str, default: bool = False) -> bool:
         """Return a field that is true or false."""
@@ -115,10 +121,6 @@ class BodyFields:
     def sampling(self) -> dict[str, Any]:
         """Return the settings of sampling that are given, by our names."""
         out = {}
-        ranges = {
-            "temperature": (0, 2), "top_p": (0, 1), "min_p": (0, 1), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2),
-            "repetition_penalty": (0.01, 100),
-        }  # fmt: skip
         for name, ours in SAMPLING.items():
             if name not in self.given:
                 continue
@@ -128,7 +130,7 @@ class BodyFields:
             elif name == "top_k":
                 value = max(0, self.integer(name, -1, BIG) or 0)
             else:
-                least, most = ranges[name]
+                least, most = RANGES[name]
                 if type(value) not in (int, float) or not least <= value <= most:
                     raise wrong(name, described(value), f"{least}..{most}")
             out[ours] = value

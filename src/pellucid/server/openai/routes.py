@@ -19,6 +19,7 @@ from pellucid.runs.limits import Limits
 from pellucid.server.event_stream import EventStream
 from pellucid.server.faults import answer
 from pellucid.server.guard import language
+from pellucid.server.handler import with_allow
 from pellucid.server.openai.error_shape import refused
 from pellucid.server.openai.operation import AccessLog, Operation
 from pellucid.server.openai.serve_guard import HEALTH, ServeGuard
@@ -47,6 +48,7 @@ class OpenAiApi:
         return [
             route(HEALTH, self.health),
             route("/version", self.version),
+            route("/openapi.json", self.openapi),
             route("/v1/models", self.models),
             route("/v1/models/{name:path}", self.model),
             route("/v1/completions", self.completions, "POST"),
@@ -66,6 +68,12 @@ class OpenAiApi:
 
     async def version(self, request: Request) -> Response:
         return answer({"version": self.operation.version})
+
+    async def openapi(self, request: Request) -> Response:
+        from pellucid.server.openai.openapi import openapi
+
+        names = list(self.operation.loaded.result()) if self.operation.loaded.done() else []
+        return answer(await run_in_threadpool(openapi, self.operation.version, names))
 
     async def models(self, request: Request) -> Response:
         return answer({"object": "list", "data": [model_entry(served) for served in self.operation.models.values()]})
@@ -157,13 +165,15 @@ class OpenAiApi:
     async def tokenize(self, request: Request) -> Response:
         """Return the ids of a `prompt`, or of `messages` by the chat template."""
         from pellucid.server.openai.body_fields import BodyFields
+        from pellucid.server.openai.chat_reply import given_tools, tools_of
         from pellucid.server.openai.jobs import TOKENIZE
         from pellucid.server.openai.prompts import chat_prompt
 
         body, served = await self.body(request)
         fields = BodyFields(body, TOKENIZE)
         if "messages" in fields.given:
-            ids = await run_in_threadpool(chat_prompt, served, fields, fields.given.get("tools"))
+            tools_of(fields)  # before the template reads them
+            ids = await run_in_threadpool(chat_prompt, served, fields, given_tools(fields))
         else:
             special = fields.truth("add_special_tokens", True)
             ids = await run_in_threadpool(served.tokenizer.encode, fields.text("prompt"), special=special)
@@ -217,7 +227,8 @@ async def no_route(request: Request, fault: Exception) -> Response:
     """GeneratedAnswer a path or a method that does not exist."""
     missing = getattr(fault, "status_code", 404) != 405
     path, method = request.scope["path"], request.method  # no URL can be made of some hosts
-    return refused(RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method))
+    wrong = RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method)
+    return with_allow(refused(wrong), fault)
 
 
 def application(

@@ -1,0 +1,43 @@
+"""The quick form of the load on a real port, and the faults that it must find; and clients of every bad kind beside it."""
+
+from typing import Any
+
+import pytest
+
+from campaigns.served_load import Load, campaign
+from pellucid.engine.engine import Engine
+from pellucid.ops import native
+from pellucid.server.openai.served_model import Submitted
+from tiny import swapped
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="no kernels here")
+
+
+def test_every_answer_is_that_of_its_lone_run() -> None:
+    found = campaign(60, 3, 14)
+    assert found["faults"] == [] and not any(found["left"].values()), found
+    assert found["answered"] > 20 and found["left"].keys() > {"pages", "tasks", "threads", "files"}
+
+
+def faulty(name: str) -> Any:
+    """Return the mutant `name` of the server, or of what judges it: (owner, attribute, stand-in)."""
+    sample = Engine.sample
+
+    def shared(self: Engine, s: Any, logits: Any, *how: Any) -> None:
+        sample(self, s, logits * (1 + 0.2 * (len(self.queue.running) > 3)), *how)
+
+    async def leave(self: Load) -> None:
+        await self.client()
+
+    mutants: dict[str, Any] = {
+        "a draw depends on the batch": (Engine, "sample", shared),
+        "a client that left runs on": (Submitted, "close", lambda self: None),
+    }
+    return mutants[name]
+
+
+@pytest.mark.parametrize("name", ["a draw depends on the batch"])
+def test_mutants(name: str) -> None:
+    with swapped(*faulty(name)):
+        found = campaign(30, 3, 6)
+    assert found["faults"] or any(found["left"].values())
