@@ -4,13 +4,14 @@ import asyncio
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from openai_served import openai_served
+from openai_served import long_folder, openai_served, sound
 from pellucid.api.model import SPECIMENS, load
 from pellucid.errors import UseError
 from pellucid.runs.chat_prompt import plain
@@ -194,3 +195,23 @@ def test_the_page_of_serve_gives_the_answer_of_its_api(folder: Path) -> None:
         assert server.client.post("/api/chats", json=body, headers={"authorization": "Bearer x"}).status_code == 401
     with openai_served(model, page=False) as server:
         assert server.client.post("/api/chats", json=body).status_code == 404
+
+
+def test_the_page_and_its_clients_share_an_engine(tmp_path: Path) -> None:
+    """What a client's request has stored is reused by the page's chat, and proposals of a draft are counted; nothing is left over."""
+    model = load(long_folder(tmp_path / "long"))
+    messages = [{"role": "system", "content": "The capital of France is Paris. " * 9}, *FRANCE]
+    body = {"model": model.name, "messages": messages}
+    with openai_served(model, draft=load(tmp_path / "long")) as server:
+        given = server.post("/v1/chat/completions", 200, **body, temperature=0, max_tokens=12)
+        reply = server.client.post("/api/chats", json={**body, "new": 12})
+        events = [judge(json.loads(line.removeprefix("data: ")), "chat") for line in reply.text.split("\n") if line]
+        read, reused = len(events[0]["prompt"]["ids"]), tokens(events)[0]["reused"]
+        assert reused == (read - 1) // 64 * 64 > 0
+        assert text(events) == given["choices"][0]["message"]["content"]
+        end = events[-1]["end"]
+        assert end["proposed"] >= end["accepted"] > 0
+        assert model.engines == [] and sound(server.models[model.name])
+        served = server.models[model.name]
+        served.thread.engine.limits = replace(served.thread.engine.limits, waiting=0)  # type: ignore[union-attr]
+        assert server.client.post("/api/chats", json=body).status_code in (400, 429)

@@ -9,11 +9,12 @@ import math
 from collections.abc import Iterator
 from contextlib import closing
 from time import perf_counter
-from typing import Annotated, Final, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 from pellucid.documents.definition import Constraint, Count
 from pellucid.documents.run import AnswerDocument, CandidateDocument, candidate_of
 from pellucid.engine.memory import page_size
+from pellucid.engine.requests import Output, Request
 from pellucid.runs.answers import Candidate, piece_of, visible
 from pellucid.runs.chat_prompt import ChatPrompt
 from pellucid.runs.worker import Stop
@@ -47,6 +48,8 @@ class ChatEndDocument(TypedDict):
 
     ended: Annotated[Literal["stop", "length"], "a token that ends a text, or no more are asked for or have a place"]
     text: Annotated[str, "that was held back"]
+    proposed: NotRequired[Annotated[Count, "tokens that were proposed, by the text itself or by a draft, if any were"]]
+    accepted: NotRequired[Annotated[Count, "of them, those that came in the step of the token before"]]
 
 
 class FaultDocument(TypedDict):
@@ -76,32 +79,63 @@ def prompt_document(prompt: ChatPrompt) -> ChatPromptDocument:
     return {"model": prompt.loaded.name, "rule": prompt.rule, "text": prompt.text, "ids": prompt.ids, "pieces": pieces, "page": page}
 
 
+class ChatWriter:
+    """An answer as the engine draws it. stops: tokens that end it."""
+
+    def __init__(self, prompt: ChatPrompt) -> None:
+        assert prompt.loaded.model is not None
+        self.prompt, self.model, self.began = prompt, prompt.loaded.model, perf_counter()
+        self.tokenizer = self.model.tokenizer
+        self.stops = (*self.model.stops, *(id for name, id in self.tokenizer.special.items() if name == "eos"))
+        self.stream, self.reused, self.ended = self.tokenizer.stream(skip_special=True), 0, False
+        self.proposed = self.accepted = 0
+
+    def outputs(self) -> Iterator[Output]:
+        """Yield the outputs of the model's own engine."""
+        prompt = self.prompt
+        return self.model.stream([prompt.ids], prompt.most, prompt.sampling, self.stops, cached=True, logprobs=BEST)
+
+    def request(self, speculate: bool) -> Request:
+        """Return the request of another engine of the model. speculate: see Request."""
+        prompt = self.prompt
+        how: dict[str, Any] = {"logprobs": BEST, "speculate": speculate}
+        (made,) = self.model.requests([prompt.ids], prompt.most, prompt.sampling, self.stops, **how)
+        return made
+
+    def candidate(self, id: int, logprob: float) -> CandidateDocument:
+        """Return a token that could have come; the engine gives its log-probability, and no logit."""
+        piece = piece_of(self.tokenizer, id)
+        return candidate_of(piece, Candidate(piece, math.nan, math.exp(logprob)))
+
+    def events(self, output: Output) -> Iterator[ChatEventDocument]:
+        """Yield the event of an output, none for one without a token."""
+        self.reused = self.reused or output.cached
+        self.proposed, self.accepted = self.proposed + output.proposed, self.accepted + output.same_step
+        if (token := output.token) is None:
+            return
+        self.ended = output.ended == "stop"
+        assert token.logprob is not None
+        answer: AnswerDocument = {
+            "row": -1,
+            "picked": self.candidate(token.id, token.logprob),
+            "candidates": [self.candidate(id, logprob) for id, logprob in token.top],
+        }
+        shown = "" if self.ended else self.stream.feed(token.id)
+        yield {"token": {"text": shown, "answer": answer, "reused": self.reused, "seconds": perf_counter() - self.began}}
+
+    def end(self) -> ChatEventDocument:
+        """Return the last event."""
+        made: ChatEndDocument = {"ended": "stop" if self.ended else "length", "text": self.stream.end()}
+        if self.proposed:
+            made |= {"proposed": self.proposed, "accepted": self.accepted}
+        return {"end": made}
+
+
 def chat_events(prompt: ChatPrompt, stop: Stop) -> Iterator[ChatEventDocument]:
     """Yield the tokens of the answer as they are drawn, and its end. A RequestError once `stop` is set."""
-    model = prompt.loaded.model
-    assert model is not None
-    tokenizer, began = model.tokenizer, perf_counter()
-    stops = (*model.stops, *(id for name, id in tokenizer.special.items() if name == "eos"))
-    stream, reused, ended = tokenizer.stream(skip_special=True), 0, False
-
-    def candidate(id: int, logprob: float) -> CandidateDocument:
-        piece = piece_of(tokenizer, id)
-        return candidate_of(piece, Candidate(piece, math.nan, math.exp(logprob)))  # the engine gives no logit
-
-    outputs = model.stream([prompt.ids], prompt.most, prompt.sampling, stops, cached=True, logprobs=BEST)
-    with closing(outputs):  # type: ignore[type-var]
+    writer = ChatWriter(prompt)
+    with closing(writer.outputs()) as outputs:  # type: ignore[type-var]
         for output in outputs:
             stop.check()
-            reused = reused or output.cached
-            if (token := output.token) is None:
-                continue
-            ended = output.ended == "stop"
-            assert token.logprob is not None
-            answer: AnswerDocument = {
-                "row": -1,
-                "picked": candidate(token.id, token.logprob),
-                "candidates": [candidate(id, logprob) for id, logprob in token.top],
-            }
-            shown = "" if ended else stream.feed(token.id)
-            yield {"token": {"text": shown, "answer": answer, "reused": reused, "seconds": perf_counter() - began}}
-    yield {"end": {"ended": "stop" if ended else "length", "text": stream.end()}}
+            yield from writer.events(output)
+    yield writer.end()

@@ -1,15 +1,18 @@
 """The page's chat: the next answer of a conversation, as a stream of its events.
 
-Answers are drawn in a thread of their own, so that a long one keeps no other view waiting.
+Under `pellucid serve` the engine that answers clients draws them too, with its prefix cache. Otherwise a thread of their own does, so that
+a long answer keeps no other view waiting.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pellucid.errors import RequestError
 from pellucid.runs.worker import Stop, Worker
 from pellucid.server.event_stream import EventStream
 from pellucid.server.faults import error_table
@@ -18,6 +21,7 @@ from pellucid.server.guard import language
 if TYPE_CHECKING:
     from pellucid.runs.chat_prompt import ChatPrompt
     from pellucid.server.app import Api
+    from pellucid.server.openai.served_model import ServedModel
 
 
 class ChatApi:
@@ -34,7 +38,9 @@ class ChatApi:
         given, limits = chat_of(body, self.api.limits), self.api.limits
         session.registry.require(given.model)
         prompt = await self.worker.run(request, lambda stop: chat_prompt(session.registry[given.model], given, limits))
-        return EventStream(request, AnswerEvents(request, self.worker, prompt), language(request.scope), {})
+        served = session.answering.get(given.model) if prompt.loaded.plain is None else None
+        made = AnswerEvents(request, self.worker, prompt) if served is None else EngineEvents(prompt, served)
+        return EventStream(request, made, language(request.scope), {})
 
 
 class AnswerEvents:
@@ -72,3 +78,36 @@ class AnswerEvents:
 
     def close(self) -> None:
         """Do nothing: the stream's end cancels what draws."""
+
+
+class EngineEvents:
+    """The events of one answer, which the engine of a served model draws among its clients' requests. A UseError if its queue is full."""
+
+    end = b""
+
+    def __init__(self, prompt: "ChatPrompt", served: "ServedModel") -> None:
+        from pellucid.documents.chat_answer import ChatWriter
+
+        self.prompt, self.writer = prompt, ChatWriter(prompt)
+        self.submitted = served.submit([self.writer.request(served.speculate)])
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the prompt, the tokens as they come, and the end."""
+        from pellucid.documents.chat_answer import prompt_document
+
+        yield {"prompt": prompt_document(self.prompt)}
+        async with aclosing(self.submitted.outputs()) as outputs:
+            async for _, output in outputs:
+                if output.ended == "cancelled":
+                    raise RequestError("serve.draining", 503)
+                for event in self.writer.events(output):
+                    yield cast(dict[str, Any], event)
+        yield cast(dict[str, Any], self.writer.end())
+
+    def failure(self, fault: Exception, language: str | None) -> dict[str, Any]:
+        """Return the event that ends an answer which failed."""
+        return error_table(fault, language)[1]
+
+    def close(self) -> None:
+        """End the request, if it has not ended."""
+        self.submitted.close()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pellucid import catalog
 from pellucid.api.model import DTYPES, specimens
@@ -27,6 +27,9 @@ from pellucid.server.exhibits import Gallery
 from pellucid.server.learning import Learning, is_run, trained
 from pellucid.tracing import INDEX, Trace, load_trace
 
+if TYPE_CHECKING:
+    from pellucid.server.openai.served_model import ServedModel
+
 SCHEMA = 1
 
 
@@ -36,7 +39,7 @@ class Session:
     how: `load`'s settings.
 
     recorded_by: the model that the trace was recorded from. Without it a name in the trace is loaded only if it is a specimen's.
-    served: models that are loaded already.
+    served: models that are loaded already.  answering: those whose engine draws the answers of a chat, by name.
     """
 
     def __init__(
@@ -45,8 +48,10 @@ class Session:
         limits: Limits,
         recorded_by: str | None = None,
         served: Mapping[str, LoadedModel] | None = None,
+        answering: "Mapping[str, ServedModel] | None" = None,
         **how: Any,
     ) -> None:
+        self.answering = {name: model for name, model in (answering or {}).items() if model.thread is not None}
         self.limits, self.runs, self.opened = limits, RunStore(limits), opened
         training = Path(opened) if opened is not None and is_run(Path(opened)) else None
         self.learning = Learning(training)

@@ -5,6 +5,8 @@ import type { AnswerDocument } from "../run/documents";
 export interface ChatEndDocument {
   ended: "stop" | "length"; // a token that ends a text, or no more are asked for or have a place
   text: string; // that was held back
+  proposed?: number; // tokens that were proposed, by the text itself or by a draft, if any were
+  accepted?: number; // of them, those that came in the step of the token before
 }
 
 export interface ChatEventDocument {

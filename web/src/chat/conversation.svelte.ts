@@ -92,7 +92,7 @@ export class Conversation {
         if (event.error) throw new Refused(event.error.message);
         if (event.prompt) this.reply(id, { prompt: event.prompt });
         if (event.token) this.tree = changed(this.tree, id, { text: m.text + event.token.text, reply: { ...reply, tokens: [...reply.tokens, event.token] } });
-        if (event.end) this.tree = changed(this.tree, id, { text: m.text + event.end.text, reply: { ...reply, ended: event.end.ended } });
+        if (event.end) this.tree = changed(this.tree, id, { text: m.text + event.end.text, reply: { ...reply, ended: event.end.ended, proposed: event.end.proposed ?? 0, accepted: event.end.accepted ?? 0 } });
       }
       if (!ends.signal.aborted && this.tree.messages[id]?.reply?.ended === "") throw new TypeError();
     } catch (fault) {

@@ -5,7 +5,8 @@ import type { ChatPromptDocument, ChatTokenDocument } from "./chat_documents";
 export type Role = "system" | "user" | "assistant";
 
 // How an answer was drawn. sampling: as a link holds it; ended: "" while it is drawn, "stopped" by hand; fault: why it failed.
-export interface Reply { prompt?: ChatPromptDocument; tokens: readonly ChatTokenDocument[]; ended: "" | "stop" | "length" | "stopped" | "failed"; fault: string; sampling: string }
+// proposed, accepted: tokens that a draft or the text itself proposed, and those of them that came in the step of the token before.
+export interface Reply { prompt?: ChatPromptDocument; tokens: readonly ChatTokenDocument[]; ended: "" | "stop" | "length" | "stopped" | "failed"; fault: string; sampling: string; proposed?: number; accepted?: number }
 
 // id: its place in the tree's list. reply: null for what was written by hand.
 export interface Message { id: number; parent: number; role: Role; text: string; reply: Reply | null }

@@ -87,7 +87,7 @@ class Inspector:
     def __init__(self, models: "Mapping[str, ServedModel]", limits: Limits) -> None:
         self.limits, self.allowance, self.lock = limits, Allowance(limits.kept), threading.Lock()
         self.loaded = {name: LoadedModel(name, s.model.family.name, s.model.module, s.model) for name, s in models.items()}
-        self.session = Session(None, limits, served=self.loaded)
+        self.session = Session(None, limits, served=self.loaded, answering=models)
         self.notes: dict[str, TraceNotes] = {}
         self.axes: dict[str, dict[str, list[str]]] = {}  # of each tensor, by model
 
