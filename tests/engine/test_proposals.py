@@ -22,7 +22,7 @@ from tiny import DECODERS, swapped
 
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 FAMILIES = DECODERS if FULL else ["llama", "gpt_oss", "deepseek_v3"]  # plain rows, windows and sinks, latents
-SEEDS = range(20 if FULL else 1)
+SEEDS = range(56 if FULL else 1)  # in full 1,008 prompts by all families
 SETTINGS = {
     "greedy": Sampling(),
     "sampled": Sampling(0.7, seed=5),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from campaigns.served_load import Load, campaign
+from campaigns.served_load import campaign
 from pellucid.engine.engine import Engine
 from pellucid.ops import native
 from pellucid.server.openai.served_model import Submitted
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="no kernels here"
 def test_every_answer_is_that_of_its_lone_run() -> None:
     found = campaign(60, 3, 14)
     assert found["faults"] == [] and not any(found["left"].values()), found
-    assert found["answered"] > 20 and found["left"].keys() > {"pages", "tasks", "threads", "files"}
+    assert found["answered"] > 20 and found["left"].keys() > {"pages", "coroutines", "began", "threads", "files"}
 
 
 def faulty(name: str) -> Any:
@@ -26,18 +26,16 @@ def faulty(name: str) -> Any:
     def shared(self: Engine, s: Any, logits: Any, *how: Any) -> None:
         sample(self, s, logits * (1 + 0.2 * (len(self.queue.running) > 3)), *how)
 
-    async def leave(self: Load) -> None:
-        await self.client()
-
     mutants: dict[str, Any] = {
         "a draw depends on the batch": (Engine, "sample", shared),
-        "a client that left runs on": (Submitted, "close", lambda self: None),
+        "a queue outlives its answer": (Submitted, "close", lambda self: [self.thread.cancel(number) for number in self.numbers]),
     }
     return mutants[name]
 
 
-@pytest.mark.parametrize("name", ["a draw depends on the batch"])
-def test_mutants(name: str) -> None:
+@pytest.mark.parametrize("name", ["a draw depends on the batch", "a queue outlives its answer"])
+def test_mutants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("campaigns.served_load.ENDS", 1.0)
     with swapped(*faulty(name)):
-        found = campaign(30, 3, 6)
+        found = campaign(24, 3, 5)
     assert found["faults"] or any(found["left"].values())

@@ -42,7 +42,7 @@ WORDS = ["the", "capital", "of", "France", "is", "Paris", "and", "of", "Japan", 
 PROPERTIES = {"a": {"enum": ["x", "yy"]}, "b": {"type": "integer"}}
 SCHEMA = {"type": "object", "properties": PROPERTIES, "required": ["a"], "additionalProperties": False}
 SLOW = {"prompt": "a", "max_tokens": 2500, "stream": True, "logprobs": 20, "temperature": 0, "ignore_eos": True, "model": "base"}
-PATIENCE = 120.0
+PATIENCE, ENDS = 120.0, 30.0  # seconds: of an answer, and for all to end
 
 
 def drawn(draw: random.Random) -> tuple[str, dict[str, Any]]:
@@ -260,21 +260,25 @@ def bad_clients(port: int) -> Iterator[None]:
 
 def left_over(models: dict[str, ServedModel]) -> dict[str, int]:
     """Return what engines and the server's loop hold once all clients have gone; waits for what is about to end."""
-    ends, out = time.monotonic() + 30, dict[str, int]()
-    while time.monotonic() < ends:
-        loop = next(served.loop for served in models.values() if served.loop is not None)
-        out = {"unsound": sum(not sound(served) for served in models.values())}
-        out |= {"queues": sum(len(s.queues) for s in models.values()), "tasks": max(0, len(asyncio.all_tasks(loop)) - 1)}
-        if not any(out.values()):
-            break
+    ends, out = time.monotonic() + ENDS, {"unsound": 1}
+    threads = [served.thread for served in models.values() if served.thread is not None]
+    loop = next(served.loop for served in models.values() if served.loop is not None)
+    while any(out.values()) and time.monotonic() < ends:
         time.sleep(0.05)
-    for served in models.values():
-        assert served.thread is not None
-        storage: Any = served.thread.engine.storage
-        served.thread.engine.storage.forget()
-        out["pages"] = out.get("pages", 0) + storage.pages.count - storage.pages.free_pages
-        out["began"] = out.get("began", 0) + len(served.thread.began)
+        out = {"unsound": sum(not sound(served) for served in models.values()), "queues": sum(len(s.queues) for s in models.values())}
+        out |= {"began": sum(len(thread.began) for thread in threads), "coroutines": max(0, len(asyncio.all_tasks(loop)) - 1)}
+    out["pages"] = 0
+    for thread in threads:
+        storage: Any = thread.engine.storage
+        storage.forget()
+        out["pages"] += storage.pages.count - storage.pages.free_pages
     return out
+
+
+async def warmed(port: int) -> None:
+    """Let the server start all threads that it keeps for requests."""
+    body = {"model": "base", "prompt": " ".join(WORDS * 300)}
+    await asyncio.gather(*(ask(port, "/tokenize", body) for _ in range(2 * AT_ONCE)))
 
 
 def campaign(requests: int, seed: int, distinct: int = DISTINCT) -> dict[str, Any]:
@@ -282,8 +286,7 @@ def campaign(requests: int, seed: int, distinct: int = DISTINCT) -> dict[str, An
     with serving() as (port, models):
         load = Load(port, random.Random(f"load:{seed}"))
         asyncio.run(load.alone(distinct))
-        warm = Load(port, random.Random(f"warm:{seed}"), load.pool)
-        asyncio.run(warm.run(2 * AT_ONCE if requests > AT_ONCE else 4))
+        asyncio.run(warmed(port))
         before, began = resources(), time.monotonic()
         with bad_clients(port):
             memory = asyncio.run(load.run(requests))
