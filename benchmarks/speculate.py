@@ -1,11 +1,14 @@
 """What proposed tokens save: decoding with and without them, in alternating pairs, on texts that repeat their prompt or do not.
 
     python benchmarks/speculate.py [--model gpt2-small qwen2.5-0.5b] [--dtype float32 bfloat16 int8 int4] [--new 128] [--pairs 5]
-                                   [--threads 2] [--out FILE]
+                                   [--draft NAME] [--threads 2] [--out FILE]
 
 Random weights write no text, so a constraint says each token: `copy` writes the prompt again, where every proposal is right; `fresh` writes
 pairs of tokens that did not occur, where none is made; `broken` writes the prompt again with each fourth token another one, where
 proposals end early. The work of a step is that of a text which the model writes itself. Writes benchmarks/results/speculate.json.
+
+--draft lets a model of that shape, with the ids of the other, propose instead. It reads the same constraint, so that its guesses are right:
+what is measured is what a draft costs, and the most that it gives. On `fresh` each of its guesses is made wrong.
 
 The bound of `copy`: eight tokens a step, if a step of eight rows took as long as one of one row.
 """
@@ -18,7 +21,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -73,15 +76,36 @@ def timed(engine: Engine, prompt: list[int], text: list[int], vocab: int, specul
     return time.perf_counter() - start, engine.queue.accepted - before
 
 
+def draft_of(name: str, vocab: int, like: Any) -> Any:
+    """Return a random model of another shape with the same ids, as the other is held."""
+    held = next(like.parameters()).dtype
+    return random_weights(name, replace(count(name, PROMPT).config, vocab=vocab), held if held.is_floating_point else torch.float32, None)
+
+
+def mistaken(extend: Any, vocab: int) -> Any:
+    """Return what makes each guess of a draft a wrong one."""
+
+    def wrong(s: Any, out: list[int], *row: Any) -> bool:
+        goes_on = bool(extend(s, out, *row))
+        out[-1] = (out[-1] + 1) % vocab
+        return goes_on
+
+    return wrong
+
+
 def cases(name: str, dtype: str, a: argparse.Namespace) -> list[dict[str, Any]]:
     """One model in one format, every kind of text."""
     bill = count(name, PROMPT, dtype=dtype)
     quant = dtype if dtype in ("int8", "int4") else None
     model = random_weights(name, bill.config, torch.float32 if quant else getattr(torch, dtype), quant)
-    engine, out = Engine.of(model, 2 * (PROMPT + a.new) + 128, prefix_cache=False), []
+    small = None if a.draft is None else draft_of(a.draft, bill.config.vocab, model)
+    engine, out = Engine.of(model, 2 * (PROMPT + a.new) + 128, prefix_cache=False, draft=small), []
+    right = None if engine.draft is None else engine.draft.extend
     with threaded(a.threads):
         for kind, (prompt, text) in dictations(bill.config.vocab, a.new).items():
             pairs, accepted = [], 0
+            if engine.draft is not None and right is not None:
+                engine.draft.extend = mistaken(right, bill.config.vocab) if kind == "fresh" else right  # type: ignore[method-assign]
             for _ in range(a.pairs + 1):  # the first records the plans
                 plain, _ = timed(engine, prompt, text, bill.config.vocab, False)
                 given, accepted = timed(engine, prompt, text, bill.config.vocab, True)
@@ -98,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", nargs="+", default=["gpt2-small", "qwen2.5-0.5b"])
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16", "int8", "int4"])
+    parser.add_argument("--draft", help="the shape of a draft, such as smollm2-135m")
     parser.add_argument("--new", type=int, default=128)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
@@ -107,7 +132,7 @@ def main() -> None:
     about = {"schema": 1, "time": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(), "pellucid": __version__,
              "torch": torch.__version__, "cpu": cpu(), "instructions": native.instructions(), "system": platform.platform(),
              "threads": a.threads, "cores": os.cpu_count(), "load": os.getloadavg()}  # fmt: skip
-    a.out.write_text(json.dumps({**about, "cases": found}, indent=1) + "\n", encoding="utf-8")
+    a.out.write_text(json.dumps({**about, "draft": a.draft, "cases": found}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
