@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="no kernels here"
 
 
 def test_every_answer_is_that_of_its_lone_run() -> None:
-    found = campaign(60, 3, 14)
-    assert found["faults"] == [] and not any(found["left"].values()), found
-    assert found["answered"] > 20 and found["left"].keys() > {"pages", "coroutines", "began", "threads", "files"}
+    report = campaign(60, 3, 14)
+    assert report["faults"] == [] and not any(report["left"].values()), report
+    assert report["answered"] > 20 and report["left"].keys() > {"pages", "coroutines", "began", "threads", "files"}
 
 
 def faulty(name: str) -> Any:
@@ -37,5 +37,5 @@ def faulty(name: str) -> Any:
 def test_mutants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("campaigns.served_load.ENDS", 1.0)
     with swapped(*faulty(name)):
-        found = campaign(24, 3, 5)
-    assert found["faults"] or any(found["left"].values())
+        report = campaign(24, 3, 5)
+    assert report["faults"] or any(report["left"].values())

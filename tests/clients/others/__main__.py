@@ -77,7 +77,7 @@ def environment(name: str, at: Path) -> list[str]:
     return [str(home / "bin" / "python"), str(HERE / f"{name}.py")]
 
 
-def asked(name: str, environments: Path, env: dict[str, str]) -> dict[str, object]:
+def outcome_of(name: str, environments: Path, env: dict[str, str]) -> dict[str, object]:
     """Run a client. Returns its name, whether all came, and its last lines."""
     try:
         command = environment(name, environments)
@@ -109,9 +109,9 @@ def main() -> int:
             environments = a.environments.resolve() if a.environments else served / "environments"
             failed = 0
             for name in a.names or NEEDS:
-                found = asked(name, environments, env)
-                failed += not found["ok"]
-                print(json.dumps(found, ensure_ascii=False), flush=True)
+                outcome = outcome_of(name, environments, env)
+                failed += not outcome["ok"]
+                print(json.dumps(outcome, ensure_ascii=False), flush=True)
             return int(failed > 0)
 
 

@@ -16,6 +16,6 @@ with tempfile.TemporaryDirectory() as folder:
     command = [str(Path(sys.executable).parent / "aider"), *words]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
     # A random model writes to the end of its tokens, which aider reads from finish_reason.
-    said = next((line for line in done.stdout.splitlines() if "Output tokens: " in line or "Tokens: " in line), None)
-    assert done.returncode == 0 and said is not None, done.stdout + done.stderr
-    print("aider:", said)
+    counts = next((line for line in done.stdout.splitlines() if "Output tokens: " in line or "Tokens: " in line), None)
+    assert done.returncode == 0 and counts is not None, done.stdout + done.stderr
+    print("aider:", counts)

@@ -62,9 +62,9 @@ def written(folder: Path) -> None:
 def scores(tasks: TaskManager, names: list[str], kind: str, chat: bool = False, **how: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the scores of tasks, and what the model answered to each question."""
     given = ",".join(f"{name}={value}" for name, value in how.items())
-    found = simple_evaluate(model=kind, model_args=given, tasks=names, task_manager=tasks, apply_chat_template=chat, bootstrap_iters=0)
-    metrics = {(task, name): value for task, row in found["results"].items() for name, value in row.items() if isinstance(value, float)}
-    return metrics, {(task, s["doc_id"]): s["filtered_resps"] for task, rows in found["samples"].items() for s in rows}
+    result = simple_evaluate(model=kind, model_args=given, tasks=names, task_manager=tasks, apply_chat_template=chat, bootstrap_iters=0)
+    metrics = {(task, name): value for task, row in result["results"].items() for name, value in row.items() if isinstance(value, float)}
+    return metrics, {(task, s["doc_id"]): s["filtered_resps"] for task, rows in result["samples"].items() for s in rows}
 
 
 def numbers(answer: Any) -> list[float]:
@@ -85,11 +85,11 @@ with tempfile.TemporaryDirectory() as scratch:
     written(Path(scratch))
     tasks, worst, compared = TaskManager(include_path=scratch, include_defaults=False), 0.0, 0
     remote = {"tokenizer_backend": "remote", "auth_token": KEY, "tokenized_requests": True}
-    asked: list[tuple[str, str, list[str], dict[str, Any]]] = [
+    runs: list[tuple[str, str, list[str], dict[str, Any]]] = [
         ("capitals", "local-completions", ["choice", "likelihood", "writes"], {"max_length": 64, **remote}),
         ("qwen", "local-chat-completions", ["chats"], {"max_length": 2048}),
     ]
-    for name, kind, names, how in asked:
+    for name, kind, names, how in runs:
         chat, hf = "chat" in kind, {"dtype": "float32", "device": "cpu", "max_length": how["max_length"]}
         base = os.environ["OPENAI_BASE_URL"] + "/chat" if chat else os.environ["ONE_MODEL_URL"]
         how |= {"num_concurrent": 1, "max_retries": 1}

@@ -244,17 +244,17 @@ def bad_clients(port: int) -> Iterator[None]:
     raw = json.dumps(SLOW).encode()
     sent = [request(port, "/v1/completions", raw)] * 2 + [b"POST /v1/completions HTTP/1.1\r\nHost: 127"] * 2
     sent += [request(port, "/v1/completions", raw[:20], len(raw))] * 2
-    held = []
+    sockets = []
     for text in sent:
         own = socket.socket()
         own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         own.connect(("127.0.0.1", port))
         own.sendall(text)
-        held.append(own)
+        sockets.append(own)
     try:
         yield
     finally:
-        for own in held:
+        for own in sockets:
             own.close()
 
 

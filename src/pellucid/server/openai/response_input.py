@@ -132,9 +132,9 @@ def tools_of_body(given: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(tool, dict) or tool.get("type") != "function":
             raise wrong(f"tools[{i}].type", described(tool.get("type") if isinstance(tool, dict) else tool), "function")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        if not isinstance(listed := choice.get("tools", []), list):
-            raise wrong("tool_choice.tools", described(listed), "[{}]")
-        named = [one.get("name") for one in listed if isinstance(one, dict)]
+        if not isinstance(entries := choice.get("tools", []), list):
+            raise wrong("tool_choice.tools", described(entries), "[{}]")
+        named = [one.get("name") for one in entries if isinstance(one, dict)]
         tools, choice = [tool for tool in tools if tool.get("name") in named], choice.get("mode", "auto")
     if not tools:
         return {}
