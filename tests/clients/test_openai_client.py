@@ -3,8 +3,10 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 import openai
+import pydantic
 import pytest
 
 from openai_served import chat_folder, long_folder, on_a_socket, sound
@@ -64,6 +66,21 @@ def test_chat(client: openai.OpenAI) -> None:
         model=CHAT, messages=messages, extra_body={"top_k": 1, "min_tokens": 2}, temperature=1, max_tokens=6
     )
     assert extra.choices[0].message.content is not None
+
+
+class City(pydantic.BaseModel):
+    name: Literal["Paris", "Tokyo"]
+    days: int = pydantic.Field(ge=1, le=9)
+
+
+def test_answers_as_objects(client: openai.OpenAI) -> None:
+    """`parse` sends a pydantic class as a strict schema, and makes an object of the answer, on both routes."""
+    messages: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": PROMPT}]
+    chat = client.chat.completions.parse(model=LONG, messages=messages, response_format=City, max_tokens=400, temperature=0)
+    made = chat.choices[0].message.parsed
+    assert isinstance(made, City) and 1 <= made.days <= 9
+    response = client.responses.parse(model=LONG, input=PROMPT, text_format=City, max_output_tokens=400, temperature=0)
+    assert isinstance(response.output_parsed, City)
 
 
 def test_async_clients_together(server: tuple[str, dict[str, ServedModel]]) -> None:
