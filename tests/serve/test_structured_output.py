@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,25 @@ def test_mutants(model: Model, compiler: GrammarCompiler) -> None:
     allowed = GrammarConstraint.allowed
     with swapped(GrammarConstraint, "allowed", lambda self, written, index: allowed(self, written[:1], index)):
         assert schema_faults(model, compiler, 16)
+
+
+def test_a_text_goes_back_to_before_a_proposal(compiler: GrammarCompiler) -> None:
+    """Where proposals were not accepted, up to a text's end and beyond what its grammar takes, the masks are those of a fresh matcher."""
+    draw = random.Random(2)
+    for kind, grammar in (
+        ("regex", "(ab|cd){1,3}x?"),
+        ("json", {"type": "object", "properties": {"a": {"type": "integer"}}}),
+        ("choice", ["aa", "ab"]),
+    ):
+        form, text = compiler.compile(kind, grammar), list[int]()
+        for _ in range(40):
+            mask = form.allowed(text, 0)
+            assert torch.equal(mask, form.copy().allowed(text, 0))
+            ids = [int(i) for i in mask.nonzero().flatten() if int(i) not in compiler.stops]
+            if not ids or draw.random() < 0.4:
+                del text[draw.randrange(len(text) + 1) :]
+            else:
+                text.append(draw.choice(ids))
 
 
 def test_a_restart_and_several_texts_keep_their_place(model: Model, compiler: GrammarCompiler) -> None:

@@ -101,12 +101,12 @@ class GrammarConstraint:
     def allowed(self, written: Sequence[int], index: int) -> Tensor:
         """Return True for each token [V] that may follow. Raises a UseError if the text has become too complex for llguidance."""
         matcher, read = self.texts.get(index, (None, []))
+        if matcher is not None and (surplus := len(read) - agreement(read, written)):
+            matcher.rollback(surplus)
+            del read[-surplus:]
         if matcher is None or matcher.is_error():
             matcher, read = self.matcher.deep_copy(), []
             self.texts[index] = matcher, read
-        if surplus := len(read) - agreement(read, written):
-            matcher.rollback(surplus)
-            del read[-surplus:]
         for token in written[len(read) :]:
             matcher.consume_token(token)
             read.append(token)
