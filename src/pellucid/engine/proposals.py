@@ -108,4 +108,4 @@ def propose(running: "Sequence[requests.Sequence]", draft: "Draft | None" = None
 def agreement(a: Sequence[int], b: Sequence[int]) -> int:
     """Return the number of first tokens that two texts have in common."""
     most = min(len(a), len(b))
-    return most if a[:most] == b[:most] else next(i for i in range(most) if a[i] != b[i])
+    return most if a[:most] == b[:most] else next((i for i in range(most) if a[i] != b[i]), most)
