@@ -41,8 +41,8 @@ POISON = [7, 7, 7, 7]
 WORDS = ["the", "capital", "of", "France", "is", "Paris", "and", "of", "Japan", "Tokyo", "once", "upon", "a", "time", "there", "was"]
 PROPERTIES = {"a": {"enum": ["x", "yy"]}, "b": {"type": "integer"}}
 SCHEMA = {"type": "object", "properties": PROPERTIES, "required": ["a"], "additionalProperties": False}
-SLOW = {"prompt": "a", "max_tokens": 2500, "stream": True, "logprobs": 20, "temperature": 0, "ignore_eos": True, "model": "base"}
-PATIENCE, ENDS = 120.0, 30.0  # seconds: of an answer, and for all to end
+SLOW = {"prompt": "a", "max_tokens": 1200, "stream": True, "logprobs": 20, "temperature": 0, "ignore_eos": True, "model": "base"}
+PATIENCE, ENDS = 600.0, 30.0  # seconds: of an answer, and for all to end
 
 
 def drawn(draw: random.Random) -> tuple[str, dict[str, Any]]:
