@@ -44,7 +44,7 @@ EXPORT const char* kernels() {
   static const std::string lines = described();
   return lines.c_str();
 }
-// Return the number of floats that `pack` writes for `rows` rows of k.
-EXPORT i64 packed(i64 rows, i64 k) { return parts(rows, HIGH) * woven(k, HIGH); }
+// Return the number of words that `pack` writes for `rows` rows of k, in float or, if half, bf16.
+EXPORT i64 packed(i64 rows, i64 k, i64 half) { return half ? packed_words<u16>(rows, k) : packed_words<float>(rows, k); }
 EXPORT void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
 }

@@ -1,9 +1,10 @@
 // y[r, n] = x[r, :] . w[n, :] + bias[n] for a few rows.
 //
 // The one idea: with few rows the cost is reading the weight from memory, so its rows are read in order, each once, and prefetched.
-// The order of a cell's sum is set by k alone: a row has the same bits alone, among sixteen, and in many.h.
+// The order of a cell's sum is set by k alone: a row has the same bits alone, among sixteen, and in many.h. Where the processor multiplies
+// bf16 in tiles, tiles.h computes these products for any number of rows.
 #pragma once
-#include "walk.h"
+#include "tiles.h"
 
 // Return the rows of w in a piece: 256 KiB of a large weight, less of a small one, to have pieces for every thread. row: bytes of a row.
 static inline i64 rows_a_chunk(i64 n, i64 row) {
@@ -34,6 +35,7 @@ constexpr i64 NEAR = 64, NEAR_BYTES = (LANES == 16 ? 96 : 512) << 10;
 template <class T, class Y>
 i64 Linear<T, Y>::chunk() const {
   const i64 many = rows_a_chunk(n, k * (i64)sizeof(T)), most = n / 512 * 8;
+  if constexpr (TILED<T>) return tile_chunk(rows, many);
   return rows <= TILE || many >= 32 ? many : most > 32 ? 32 : most > many ? most : many;
 }
 
@@ -88,8 +90,9 @@ static inline i64 first(i64 t, i64 rows) { return t * rows / parts(rows, TILE); 
 
 // Arrange x [rows k] for tiles in this thread's scratch: a PAIR of each row of a tile, then the next PAIR. Space for `partial` follows.
 template <class T>
-static inline float* arranged(const T* x, i64 rows, i64 k) {
-  float* to = scratch(rows * (padded(k) + NEAR * LANES * SUMS));
+static inline Factor<T>* arranged(const T* x, i64 rows, i64 k) {
+  if constexpr (TILED<T>) return woven_groups(x, rows, k);
+  Factor<T>* to = (Factor<T>*)scratch(rows * (padded(k) + NEAR * LANES * SUMS));
   for (i64 t = 0; t < parts(rows, TILE); t++) {
     const i64 from = first(t, rows), count = first(t + 1, rows) - from;
     for (i64 r = 0; r < count; r++) arrange(x + (from + r) * k, to + from * padded(k) + r * PAIR, k, count * PAIR);
@@ -98,21 +101,18 @@ static inline float* arranged(const T* x, i64 rows, i64 k) {
 }
 
 // Add to sums the products of J rows of w, `stride` apart, and R arranged rows of x, over k numbers. Cell (r, j) is r * J + j.
-template <class T, int J, int R, bool SHARED = false>
-[[gnu::always_inline]] static inline void dot(const T* w, i64 stride, const float* x, i64 k, V* sums, Share<T> share = {}) {
-  const auto step = [&](const T* const* w, i64 i, const float* x) __attribute__((always_inline)) {
-    V a[J], b[J];
+template <class T, int J, int R, bool SHARED = false, class X>
+[[gnu::always_inline]] static inline void dot(const T* w, i64 stride, const X* x, i64 k, V* sums, Share<T> share = {}) {
+  const auto step = [&](const T* const* w, i64 i, const X* x) __attribute__((always_inline)) {
+    Loaded<X> a[J], b;
 #pragma GCC unroll 2
-    for (int j = 0; j < J; j++) pair(w[j] + i, a[j], b[j]);
+    for (int j = 0; j < J; j++) factor(w[j] + i, a[j]);
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++) {
-      V p = load(x + r * PAIR), q = load(x + r * PAIR + LANES);
-      if (J > 1) asm("" : "+v"(p), "+v"(q));  // else GCC loads them again for every row of w
+      factor(x + r * PAIR, b);
+      if (J > 1) kept(b);
 #pragma GCC unroll 2
-      for (int j = 0; j < J; j++) {
-        V &even = sums[(r * J + j) * SUMS], &odd = sums[(r * J + j) * SUMS + SUMS - 1];
-        even = fma(a[j], p, even), odd = fma(b[j], q, odd);
-      }
+      for (int j = 0; j < J; j++) meet(a[j], b, sums[(r * J + j) * SUMS], sums[(r * J + j) * SUMS + SUMS - 1]);
     }
   };
   const T* rows[J];
@@ -140,7 +140,7 @@ template <class T, int J, int R, bool SHARED = false>
 
 // Set out[r][j] to the product of row r of x and row j of a block. Between blocks of one row the sums are kept in `partial`.
 template <class T, int J, int R, bool SHARED>
-static void sums(const Block<T>& b, const float* x, V* partial, float (*out)[NEAR], const Share<T>& share) {
+static void sums(const Block<T>& b, const Factor<T>* x, V* partial, float (*out)[NEAR], const Share<T>& share) {
   constexpr int CELLS = J * R;
   for (i64 j = 0; j + J <= b.count; j += J) {
     V cells[CELLS * SUMS], *waiting = partial + j * R * SUMS;
@@ -168,7 +168,7 @@ static void sums(const Block<T>& b, const float* x, V* partial, float (*out)[NEA
 
 // Write R rows of y from `row` on, in a block's columns from `from` on.
 template <class T, int R, bool SHARED, class Y>
-static void tile(const Linear<T, Y>& a, const Block<T>& b, const Share<T>& share, const float* x, V* partial, i64 row, i64 from) {
+static void tile(const Linear<T, Y>& a, const Block<T>& b, const Share<T>& share, const Factor<T>* x, V* partial, i64 row, i64 from) {
   float out[R][NEAR];
   sums<T, R == 1 ? 1 : W_ROWS, R, SHARED>(b, x, partial, out, share);
   for (int r = 0; r < R && b.ends; r++)
@@ -181,7 +181,8 @@ static void tile(const Linear<T, Y>& a, const Block<T>& b, const Share<T>& share
 // Compute columns [from, to) of all rows, arranged at x. One tile reads each row of w from end to end; several tiles read w block by
 // block. then: the first column of this thread's next piece, to prefetch.
 template <class T, class Y>
-static void product(const Linear<T, Y>& a, float* x, i64 from, i64 to, i64 then) {
+static void product(const Linear<T, Y>& a, Factor<T>* x, i64 from, i64 to, i64 then) {
+  if constexpr (TILED<T>) return tile_product(a, x, from, to, then, 0, tile_groups(a.rows));
   const i64 tiles = parts(a.rows, TILE), width = padded(a.k), span = tiles > 1 ? padded(parts(a.k, parts(a.k, SPAN))) : width;
   const i64 many = NEAR_BYTES / (span * (i64)sizeof(T)), most = tiles == 1 || many > NEAR ? NEAR : many;
   const i64 near = parts(to - from, parts(to - from, most) * 2) * 2;  // blocks of one size, since each prefetches as many rows as it has
@@ -195,7 +196,7 @@ static void product(const Linear<T, Y>& a, float* x, i64 from, i64 to, i64 then)
         const i64 row = first(t, a.rows), rows = first(t + 1, a.rows) - row;
         const Block<T> block{a.w + j * a.k + i, end - j, size, a.k, !i, ends};
         const Share<T> share(next, end - j, size, a.k, t, tiles);
-        const float* tile_x = x + row * width + i * rows;
+        const Factor<T>* tile_x = x + row * width + i * rows;
         fixed<TILE>(rows, [&](auto some) {
           if (tiles == 1) tile<T, some, false>(a, block, share, tile_x, partial, row, j);
           else tile<T, some, LANES == 16>(a, block, share, tile_x, partial + row * near * SUMS, row, j);
@@ -211,10 +212,10 @@ static i64 linear_pieces(const Linear<T, Y>& a) {
 template <class T, class Y = T>
 static void linear(const Linear<T, Y>& a, Work& work) {
   const i64 chunk = a.chunk();
-  float* x = arranged(a.x, a.rows, a.k);
+  Factor<T>* x = arranged(a.x, a.rows, a.k);
   const auto columns = [&](i64 p, i64 then) { product(a, x, p * chunk, p * chunk + chunk < a.n ? p * chunk + chunk : a.n, then * chunk); };
   i64 p = work.next(), then;
-  if (a.rows <= TILE)
+  if (a.rows <= TILE && !TILED<T>)
     for (; p >= 0; p = work.next()) columns(p, p);
   else
     for (; p >= 0; p = then) then = work.next(), columns(p, then < 0 ? p : then);  // taken early, so that it can be prefetched

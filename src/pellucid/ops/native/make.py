@@ -1,6 +1,7 @@
 """`python src/pellucid/ops/native/make.py`: compile the kernels next to their sources.
 
-One library for AVX2, one for AVX-512, one for AVX-512 with sums of bytes (VNNI), from the same sources.
+One library for AVX2, one for AVX-512, and three for AVX-512 with more: sums of bytes (VNNI), products of bf16 in vectors (BF16) and in
+tiles (AMX). All are made from the same sources.
 It imports the standard library only, since the wheel's build hook runs it before anything is installed. OpenMP is compiled in but not
 linked; its symbol is found in the runtime that torch has loaded. A library holds the digest of its sources, and is not loaded beside
 others.
@@ -18,7 +19,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
-FLAGS = {"avx2": AVX2, "avx512": AVX512, "avx512_vnni": (*AVX512, "-mavx512vnni")}
+VNNI = (*AVX512, "-mavx512vnni")
+BF16 = (*VNNI, "-mavx512bf16")
+AMX = (*BF16, "-mamx-tile", "-mamx-bf16")
+FLAGS = {"avx2": AVX2, "avx512": AVX512, "avx512_vnni": VNNI, "avx512_bf16": BF16, "amx_bf16": AMX}
 COMMON = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-w")
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pellucid.ops.native.library import HALF, call, fresh, most
-from pellucid.ops.native.twins import BF16_IS_FAST, ROUTED, address, count, few, fits, meets, numbers
+from pellucid.ops.native.twins import ROUTED, address, count, few, fits, leads, meets, numbers
 from pellucid.ops.precision import wide
 
 
@@ -69,7 +69,7 @@ def sort(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fits_experts(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> bool:
-    some = 0 < rows.shape[0] <= most(ROUTED) or (rows.dtype is torch.bfloat16 and not BF16_IS_FAST and rows.numel() > 0)
+    some = 0 < rows.shape[0] <= most(ROUTED) or (leads(rows.dtype) and rows.numel() > 0)
     some = some and weight.ndim == 3 and ends.shape == weight.shape[:1] and meets(rows, weight, bias)
     return some and ends.dtype is torch.int32 and ends.is_contiguous() and fits(rows, weight, bias)
 

@@ -58,9 +58,14 @@ def few(x: Tensor) -> bool:
     return 0 < n <= most(ROWS) and x.numel() > 0
 
 
+def leads(dtype: torch.dtype) -> bool:
+    """True if the kernels take any number of rows in this dtype: bf16 where torch multiplies it slowly, or they do in tiles."""
+    return dtype is torch.bfloat16 and (not BF16_IS_FAST or (library.lib is not None and library.lib.tiles))
+
+
 def taken(x: Tensor) -> bool:
-    """True if the kernels take x [B T ...]: few rows, or any number of them in bf16 on a machine where torch's bf16 is slow."""
-    return few(x) or (x.dtype is torch.bfloat16 and not BF16_IS_FAST and x.numel() > 0)
+    """True if the kernels take x [B T ...]: few rows, or any number of them if they lead in its dtype."""
+    return few(x) or (leads(x.dtype) and x.numel() > 0)
 
 
 def count(x: Tensor) -> int:
@@ -108,9 +113,9 @@ def product(kernel: str, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: 
 def pack(x: Tensor) -> Tensor:
     """Pack the rows of x [... in] for the kernel of many rows."""
     assert library.lib is not None
-    rows, k = count(x), x.shape[-1]
-    y = fresh((library.lib.packed(rows, k),), wide(x.dtype))
-    call("pack", HALF[x.dtype], (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), rows=rows, k=k)
+    rows, k, half = count(x), x.shape[-1], HALF[x.dtype]
+    y = fresh((library.lib.packed(rows, k, half),), wide(x.dtype))
+    call("pack", half, (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), rows=rows, k=k)
     return y
 
 

@@ -202,6 +202,42 @@ static inline void unpair(T* p, V a, V b, i64 n) {
   unpair(some, a, b);
   std::memcpy(p, some, n * sizeof(T));
 }
+
+// ---- factors: a PAIR of w and one of x, loaded to be multiplied. x is kept as Factor<T>: in float, or as its own bf16 where the processor
+// multiplies bf16, since then nothing has to be widened. Either way x is what the op was given, to the bit.
+
+struct Wide {
+  V a, b;
+};
+static inline void factor(const float* p, Wide& to) { pair(p, to.a, to.b); }
+static inline void factor(const u16* p, Wide& to) { pair(p, to.a, to.b); }
+static inline void factor(const u16* p, I& to) { to = load_bits(p); }
+template <class T, class F>
+static inline void factor(const T* p, F& to, i64 n) {
+  if (n >= PAIR) return factor(p, to);
+  T some[PAIR] = {};
+  std::memcpy(some, p, n * sizeof(T));
+  factor(some, to);
+}
+static inline void kept(Wide& f) { asm("" : "+v"(f.a), "+v"(f.b)); }  // keep in registers: else GCC loads them again for every row of w
+static inline void kept(I& f) { asm("" : "+v"(f)); }
+// Add the products to even and odd, in this order; they may be one vector.
+static inline void meet(const Wide& w, const Wide& x, V& even, V& odd) { even = fma(w.a, x.a, even), odd = fma(w.b, x.b, odd); }
+static inline void add_product(V w, V x, V& sum, float) { sum = fma(w, x, sum); }  // of words: a float in each lane, or two numbers in bf16
+#if defined(__AVX512BF16__)
+// Add to each lane the products of its two numbers: the odd ones' and then the even ones', each a fused multiply-add that rounds to nearest
+// even. So a sum's error is bounded as with `fma`, but numbers below 2^-126 count as 0 here: of w, of x, and of the sums.
+static inline void meet(I w, I x, V& sum, V&) { sum = _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x); }
+static inline void add_product(V w, V x, V& sum, u16) { meet(as_bits(w), as_bits(x), sum, sum); }
+template <class T>
+using Factor = T;
+#else
+template <class T>
+using Factor = float;
+#endif
+template <class X>
+using Loaded = std::conditional_t<std::is_same_v<X, float>, Wide, I>;
+
 // Call f with n, from 1 to MOST, as a compile-time constant.
 template <int MOST, class F>
 static inline void fixed(i64 n, F f) {
@@ -219,6 +255,39 @@ static inline void arrange(const T* x, float* to, i64 n, i64 stride = PAIR) {
     pair(x + i, a, b, n - i);
     store(to, a), store(to + LANES, b);
   }
+}
+
+// Write x [n] as it is, with zeros up to padded(n).
+static inline void arrange(const u16* x, u16* to, i64 n, i64 stride = PAIR) {
+  for (i64 i = 0; i < n; i += PAIR, to += stride) {
+    I bits;
+    factor(x + i, bits, n - i);
+    store_bits(to, bits);
+  }
+}
+
+// ---- transposing
+
+// Transpose eight vectors of eight: to[at[j] + i] = v[i][j].
+static inline void transpose(const __m256* v, float* to, const i64* at) {
+  __m256 a[8], b[8];
+  for (int i = 0; i < 8; i += 2) a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]), a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+  for (int i = 0; i < 8; i += 4)
+    for (int j = 0; j < 2; j++) {
+      b[i + 2 * j] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0x44);
+      b[i + 2 * j + 1] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0xee);
+    }
+  for (int j = 0; j < 4; j++) {
+    _mm256_storeu_ps(to + at[j], _mm256_permute2f128_ps(b[j], b[j + 4], 0x20));
+    _mm256_storeu_ps(to + at[j + 4], _mm256_permute2f128_ps(b[j], b[j + 4], 0x31));
+  }
+}
+static inline void halves(V v, __m256* out) {
+#if defined(__AVX512F__)
+  out[0] = _mm512_castps512_ps256(v), out[8] = _mm512_extractf32x8_ps(v, 1);
+#else
+  out[0] = v;
+#endif
 }
 
 // ---- functions
