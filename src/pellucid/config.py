@@ -1,5 +1,5 @@
-"""Every way the family varies, on one page, with rotary positions in rope_config.py. No torch here: a config is plain
-data, and prints as what it is.
+"""Every way the family varies, on one page, with rotary positions in rope_config.py, and what stands in attention's place in
+state_config.py. No torch here: a config is plain data, and prints as what it is.
 
 `None` means that the part is absent. `Config.layers` is a tuple of layers, so that dense-then-experts, sliding-then-full and hybrids
 are data. A variant is another part, chosen once, in a constructor. A spec answers for itself: its window, its rows in the cache, its kind.
@@ -10,32 +10,18 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar, Self
 
+from pellucid.attention_spec import Alibi as Alibi
+from pellucid.attention_spec import AttentionSpec as AttentionSpec
+from pellucid.attention_spec import Buckets as Buckets
+from pellucid.attention_spec import Products as Products
 from pellucid.rope_config import Dynamic as Dynamic
 from pellucid.rope_config import LinearScaling as LinearScaling
 from pellucid.rope_config import Llama3 as Llama3
 from pellucid.rope_config import LongRope as LongRope
 from pellucid.rope_config import Rope as Rope
 from pellucid.rope_config import Yarn as Yarn
-
-
-@dataclass(frozen=True)
-class Buckets:
-    """T5's learned bias for each bucket of distance, arXiv 1910.10683."""
-
-    count: int
-    reach: int
-    bidirectional: bool
-
-
-@dataclass(frozen=True)
-class Alibi:
-    """A bias that falls with distance, one slope a head (arXiv 2108.12409), times scale.
-
-    rounded: it is a product of bfloat16 numbers and of the key's position, as Falcon was trained with.
-    """
-
-    scale: float = 1.0
-    rounded: bool = False
+from pellucid.state_config import GatedDelta as GatedDelta
+from pellucid.state_config import ShortConv as ShortConv
 
 
 @dataclass(frozen=True)
@@ -44,64 +30,6 @@ class Temper:
 
     floor: int
     scale: float
-
-
-Products = tuple[str, tuple[int | tuple[int, ...], ...]]  # letters, and the factors that they stand for; a tuple is a sum
-
-
-class AttentionSpec:
-    """What others ask of a kind of attention. The answers here are those of causal attention without limits.
-
-    A kind says itself: heads, kv_heads (None where all heads share what is stored), rope, kind (a name), head_width (displayed) and stored.
-    """
-
-    stored: ClassVar[tuple[str, ...]]  # the letters of what it stores of a token, one text for each tensor
-    part: ClassVar[str] = "attn"  # its name in a block
-    causal: bool = True
-    window: int | None = None
-    chunk: int | None = None
-    buckets: Buckets | None = None
-    alibi: Alibi | None = None
-    fill: float | None = None
-
-    @property
-    def limits(self) -> tuple[int | None, int | None]:
-        """Return the most keys that a query sees, and the positions of a chunk; None where there is no such limit."""
-        return self.window, self.chunk
-
-    @property
-    def uncompressed(self) -> tuple[int, int, int] | None:
-        """K, R and W: what a head would store of a token if each kept its own; None where what is stored is not compressed."""
-        return None
-
-    @property
-    def state(self) -> int:
-        """Return the numbers that it keeps of a text of any length: of a kind that keeps rows alone, none."""
-        return 0
-
-    def rows_kept(self, context: int) -> int:
-        """Return the most rows that a text of this length needs in the KV cache: a window or a chunk bounds them."""
-        return min(n for n in (context, self.window, self.chunk) if n is not None)
-
-    def without_index(self) -> Self:
-        """Return this spec without an indexer, which leaves only the keys it chose."""
-        return self
-
-    def on_rank(self, row: int, groups: int) -> int:
-        """Return the part of a token's row size `row` on a rank with this many groups: all, where heads share what is stored."""
-        return row
-
-    def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
-        """Yield closed forms that the multiply-adds of its op may have, for rows that see `seen` keys, or a source's; none here."""
-        yield from ()
-
-    def as_heads(self, groups: int) -> "Attention | None":
-        """Return this attention with keys and values in `groups` groups; None if there is no such attention."""
-        return None
-
-    def as_latent(self, rank: int | None) -> "Latent | None":
-        """Return this attention as MLA, with a latent of this rank, or by its heads' width; None if there is no such attention."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -232,58 +160,6 @@ class Latent(AttentionSpec):
 
     def as_latent(self, rank: int | None) -> "Latent":
         return replace(self, kv_rank=rank or latent_widths(self.key)[0])
-
-
-@dataclass(frozen=True)
-class ShortConv(AttentionSpec):
-    """A gated convolution over a few tokens, in attention's place (LFM2, arXiv 2511.23404). It has no heads."""
-
-    window: int  # tokens that it sums, itself included
-    bias: bool = False
-
-    kind: ClassVar[str] = "conv"
-    part: ClassVar[str] = "conv"
-    heads: ClassVar[int] = 0
-    kv_heads: ClassVar[None] = None
-    rope: ClassVar[None] = None
-    head_width: ClassVar[int] = 0
-    stored: ClassVar[tuple[str, ...]] = ("D",)
-
-
-@dataclass(frozen=True)
-class GatedDelta(AttentionSpec):
-    """A matrix of each head that every token fades and rewrites, in attention's place (Gated DeltaNet, arXiv 2412.06464)."""
-
-    key_heads: int
-    key: int  # width of one
-    value_heads: int
-    value: int
-    rows: int = 4  # that the convolutions of queries, keys and values sum, a token's own included
-    act: str = "silu"  # of their sums
-
-    kind: ClassVar[str] = "delta"
-    part: ClassVar[str] = "delta"
-    heads: ClassVar[int] = 0  # none that attends
-    kv_heads: ClassVar[None] = None
-    rope: ClassVar[None] = None
-    head_width: ClassVar[int] = 0
-    stored: ClassVar[tuple[str, ...]] = "G·K", "G·K", "H·W"
-
-    @property
-    def limits(self) -> tuple[int | None, int | None]:
-        return self.rows, None
-
-    @property
-    def state(self) -> int:
-        return self.value_heads * self.key * self.value
-
-    def rows_kept(self, context: int) -> int:
-        return min(context, self.rows)
-
-    def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
-        """Yield the products of a token: a state is read twice and written once, and each channel sums a few rows."""
-        channels = 2 * self.key_heads * self.key + self.value_heads * self.value
-        yield "T·(3·H·K·W + J·(2·G·K + H·W))", (rows, (3 * self.state, self.rows * channels))
 
 
 AnyAttention = Attention | Latent | ShortConv | GatedDelta  # every kind of attention, and what stands in its place
