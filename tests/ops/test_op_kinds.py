@@ -34,6 +34,8 @@ PRODUCTS = {
     "convolve",
     "delta rule",
     "state",
+    "ssd",
+    "ssd state",
 }
 
 

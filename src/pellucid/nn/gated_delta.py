@@ -5,11 +5,11 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
-from pellucid.batch.kv_cache import KVCache
 from pellucid.batch.states import MatrixState
 from pellucid.batch.step import Step
 from pellucid.nn.linear import Linear
 from pellucid.nn.norm import GatedRmsNorm
+from pellucid.nn.short_conv import convolved
 from pellucid.watching.tap import tap
 
 
@@ -29,18 +29,19 @@ class GatedDelta(nn.Module):
         self.log_rate, self.rate_bias = nn.Parameter(torch.zeros(spec.value_heads)), nn.Parameter(torch.ones(spec.value_heads))
         self.norm = GatedRmsNorm(spec.value, cfg.eps)
         self.o = Linear(spec.value_heads * spec.value, cfg.width, False)
-        self.state = MatrixState(spec.rows, (spec.value_heads, spec.key, spec.value))
+        self.state = MatrixState(spec.rows, spec.state_shape)
         self.window, self.key, self.value, self.act = spec.rows, spec.key, spec.value, spec.act
         self.scale, self.eps = spec.key**-0.5, 1e-6 / spec.key  # keys and queries have length 1; their eps is of a sum, not of a mean
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         q, k = tap(self.heads(self.q(x), self.key), "q: B T G K"), tap(self.heads(self.k(x), self.key), "k: B T G K")
         v = tap(self.heads(self.v(x), self.value), "v: B T H W")
-        last = step.store(self, q, k, v)
-        q = tap(ops.rms(self.mixed(q, last, 0, self.q_kernel, "q", "G K"), None, self.eps), "q_even: B T G K")
-        k = tap(ops.rms(self.mixed(k, last, 1, self.k_kernel, "k", "G K"), None, self.eps), "k_even: B T G K")
-        v = self.mixed(v, last, 2, self.v_kernel, "v", "H W")
-        decay = tap(ops.decay(tap(self.a(x), "a: B T H"), self.log_rate, self.rate_bias), "decay: B T H")
+        last, act = step.store(self, q, k, v), self.act
+        q, k = convolved(q, last, 0, self.q_kernel, None, act, "q", "G K"), convolved(k, last, 1, self.k_kernel, None, act, "k", "G K")
+        q, k = tap(ops.rms(q, None, self.eps), "q_even: B T G K"), tap(ops.rms(k, None, self.eps), "k_even: B T G K")
+        v = convolved(v, last, 2, self.v_kernel, None, act, "v", "H W")
+        dt = tap(ops.softplus(tap(self.a(x), "a: B T H"), self.rate_bias), "dt: B T H")
+        decay = tap(ops.decay(dt, self.log_rate), "decay: B T H")
         beta = tap(ops.sigmoid(tap(self.b(x), "b: B T H")), "beta: B T H")
         y = tap(ops.delta_rule(q, k, v, decay, beta, step.states(self.state, decay), self.scale), "y: B T H W")
         z = tap(self.heads(self.z(x), self.value), "z: B T H W")
@@ -50,8 +51,3 @@ class GatedDelta(nn.Module):
     def heads(x: Tensor, width: int) -> Tensor:
         """Cut rows into heads of this width."""
         return x.unflatten(-1, (-1, width))  # type: ignore[no-any-return]
-
-    def mixed(self, x: Tensor, last: KVCache, place: int, kernel: nn.Parameter, name: str, axes: str) -> Tensor:
-        """Sum each channel's last J rows, each times its own number, and take the activation. place: of x among the stored rows."""
-        x = tap(ops.convolve(x, last, kernel, None, place), f"{name}_sum: B T {axes}")
-        return tap(ops.gate(x, None, self.act), f"{name}_act: B T {axes}")

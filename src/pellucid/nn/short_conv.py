@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
+from pellucid.batch.kv_cache import KVCache
 from pellucid.batch.step import Step
 from pellucid.nn.linear import Linear
 from pellucid.watching.tap import tap
@@ -31,3 +32,14 @@ class ShortConv(nn.Module):
         gated = tap(ops.times(b, x), "gated: B T D")
         z = tap(ops.convolve(gated, step.store(self, gated), self.kernel, self.kernel_bias), "z: B T D")
         return self.o(tap(ops.times(c, z), "y: B T D"))  # type: ignore[no-any-return]
+
+
+def convolved(
+    x: Tensor, last: KVCache, place: int, kernel: nn.Parameter, bias: nn.Parameter | None, act: str, name: str, axes: str
+) -> Tensor:
+    """Sum each channel's last J rows, each times its own number, and take the activation.
+
+    place: of x among the stored rows.  name, axes: of x, for the labels of both.
+    """
+    x = tap(ops.convolve(x, last, kernel, bias, place), f"{name}_sum: B T {axes}")
+    return tap(ops.gate(x, None, act), f"{name}_act: B T {axes}")

@@ -3,7 +3,7 @@
 from pellucid.ops.attend import attend
 from pellucid.ops.choose import choose
 from pellucid.ops.convolve import convolve
-from pellucid.ops.delta import decay, delta_rule
+from pellucid.ops.delta import delta_rule
 from pellucid.ops.distance import distances
 from pellucid.ops.experts import best, combine, corrected, grouped, shares, sort, weighted
 from pellucid.ops.gate import capped, gate, gated, sigmoid, softmax, tanh
@@ -22,11 +22,12 @@ from pellucid.ops.linear import (
     scaled,
 )
 from pellucid.ops.mixture import mixture
-from pellucid.ops.norm import layer, layer_offset, rms, rms_heads, rms_offset
+from pellucid.ops.norm import layer, layer_offset, rms, rms_groups, rms_heads, rms_offset
 from pellucid.ops.precision import rounded, wide
 from pellucid.ops.recurrent import times
 from pellucid.ops.rotate import angles, rotate
 from pellucid.ops.sinusoid import sinusoids
+from pellucid.ops.ssd import decay, softplus, ssd
 
 __all__ = [
     "adapted",
@@ -57,6 +58,7 @@ __all__ = [
     "merged",
     "mixture",
     "rms",
+    "rms_groups",
     "rms_heads",
     "rms_offset",
     "rotate",
@@ -67,7 +69,9 @@ __all__ = [
     "sigmoid",
     "sinusoids",
     "softmax",
+    "softplus",
     "sort",
+    "ssd",
     "tanh",
     "times",
     "weighted",

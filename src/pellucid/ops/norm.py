@@ -27,6 +27,12 @@ RMS_HEADS = OpKind(
     labels={"over": lambda m: f"1/rms_heads({m.x})"},
     template=lambda m: "{x} / {rms} · {weight}",
 )
+RMS_GROUPS = OpKind(
+    "group rms",
+    lambda m: f"{m.x} / rms_groups({m.x}) · {m.weights[0]}",
+    labels={"over": lambda m: f"1/rms_groups({m.x})"},
+    template=lambda m: "{x} / {rms} · {weight}",
+)
 LAYER_NORM = OpKind(
     "layer norm",
     lambda m: f"({m.x} − μ) / σ · {gain(m)}{m.bias}",
@@ -69,6 +75,24 @@ def rms_heads(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return Terms(x=x[i], over=1.0 / size, weight=weight[i[-2] * x.shape[-1] + i[-1]]).of(rms=size)
 
     return note(y, RMS_HEADS.name, (x,), (weight,), terms, settings=lambda: {"eps": eps}, again=lambda weight: rms_heads(x, weight, eps))
+
+
+def rms_groups(x: Tensor, weight: Tensor, eps: float, groups: int) -> Tensor:
+    """Compute x [... H W] / sqrt(mean(x²) + eps) · weight [H·W], the mean over the heads of each group of a row together."""
+    if groups == 1:
+        return rms_heads(x, weight, eps)
+    each = x.shape[-2] // groups
+    rows = x.unflatten(-2, (groups, each)).flatten(-2)
+    y = by_row(rows, weight.view(groups, -1), eps).unflatten(-1, (each, -1)).flatten(-3, -2)
+
+    def terms(i: Index) -> Terms:
+        size = (rows[(*i[:-2], i[-2] // each)].double().pow(2).mean() + eps).sqrt()
+        return Terms(x=x[i], over=1.0 / size, weight=weight[i[-2] * x.shape[-1] + i[-1]]).of(rms=size)
+
+    def again(weight: Tensor) -> Tensor:
+        return rms_groups(x, weight, eps, groups)
+
+    return note(y, RMS_GROUPS.name, (x,), (weight,), terms, settings=lambda: {"eps": eps, "groups": groups}, again=again)
 
 
 def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:

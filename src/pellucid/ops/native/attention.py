@@ -56,41 +56,57 @@ def convolve(pool: Tensor, table: Tensor, positions: Tensor, size: int, weight: 
     return y
 
 
-def fits_decay(a: Tensor, log_rate: Tensor, bias: Tensor) -> bool:
-    return a.ndim == 3 and log_rate.shape == bias.shape == a.shape[2:] and taken(a) and fits(a, log_rate, bias)
+def fits_softplus(x: Tensor, bias: Tensor) -> bool:
+    return x.ndim == 3 and bias.shape == x.shape[2:] and taken(x) and fits(x, bias)
 
 
-def decay(a: Tensor, log_rate: Tensor, bias: Tensor) -> Tensor:
-    """Compute exp(−exp(log_rate) · softplus(a + bias)) of a [B T H]. Returns float32 [B T H]."""
-    y = fresh(tuple(a.shape), wide(a.dtype))
+def softplus(x: Tensor, bias: Tensor, least: float, most: float | None) -> Tensor:
+    """Compute ln(1 + e^(x + bias)) of x [B T H], between `least` and `most`. Returns float32 [B T H]."""
+    y = fresh(tuple(x.shape), wide(x.dtype))
     call(
-        "decay", HALF[a.dtype], (a, log_rate, bias), (y,), a=a.data_ptr(), log_rate=log_rate.data_ptr(), bias=bias.data_ptr(),
-        y=y.data_ptr(), rows=count(a), heads=a.shape[-1],
+        "softplus", HALF[x.dtype], (x, bias), (y,), x=x.data_ptr(), bias=bias.data_ptr(), y=y.data_ptr(), rows=count(x), heads=x.shape[-1],
+        least=least, most=float("inf") if most is None else most,
     )  # fmt: skip
     return y
 
 
-def fits_delta_rule(operands: Sequence[Tensor], pages: PagedRows) -> bool:
-    """True if the kernel takes q and k [B T G K], v [B T H W], decay and beta [B T H], and the pages of their states [H K W]."""
-    q, k, v, decay, beta = operands
+def fits_decay(dt: Tensor, log_rate: Tensor) -> bool:
+    return (
+        dt.ndim == 3 and log_rate.shape == dt.shape[2:] and taken(dt) and fits(dt) and fits(log_rate) and dt.dtype is wide(log_rate.dtype)
+    )
+
+
+def decay(dt: Tensor, log_rate: Tensor) -> Tensor:
+    """Compute exp(−exp(log_rate) · dt) of dt [B T H]. Returns float32 [B T H]."""
+    y = fresh(tuple(dt.shape), dt.dtype)
+    call(
+        "decay", HALF[log_rate.dtype], (dt, log_rate), (y,), dt=dt.data_ptr(), log_rate=log_rate.data_ptr(), y=y.data_ptr(), rows=count(dt),
+        heads=dt.shape[-1],
+    )  # fmt: skip
+    return y
+
+
+def fits_scan(operands: Sequence[Tensor], pages: PagedRows, corrects: bool, skip: Tensor | None) -> bool:
+    """True if the kernel takes q and k [B T G K], v [B T H W], decay and rate [B T H], the pages of their states [H K W], and skip [H]."""
+    q, k, v, decay, rate = operands
     (pool,), table, positions = pages.pools, pages.tables, pages.positions
     even = q.shape == k.shape and pool.shape[1:] == (v.shape[2], q.shape[3], v.shape[3]) and v.shape[2] % q.shape[2] == 0
-    return even and q.numel() > 0 and fits(q, k, v, beta) and fits(decay, pool) and pool.dtype is decay.dtype is wide(q.dtype) and numbers(
-        table, positions
-    )  # fmt: skip
+    even = even and pool.dtype is decay.dtype is wide(q.dtype) and rate.dtype is (q.dtype if corrects else decay.dtype)
+    return even and q.numel() > 0 and fits(q, k, v, skip) and fits(decay, pool) and fits(rate) and numbers(table, positions)
 
 
-def delta_rule(operands: Sequence[Tensor], pages: PagedRows, run: int, scale: float) -> Tensor:
-    """Run the gated delta rule of q, k, v, decay and beta over `run` rows of each text; its state lies in `pages`. Returns [B T H W]."""
-    q, k, v, decay, beta = operands
+def scan(operands: Sequence[Tensor], pages: PagedRows, run: int, scale: float, corrects: bool, skip: Tensor | None) -> Tensor:
+    """Rewrite states by `run` rows of each text, in `pages`: by the delta rule if `corrects`, else by Mamba-2's. Returns y [B T H W]."""
+    q, k, v, decay, rate = operands
     (pool,), table, positions = pages.pools, pages.tables, pages.positions
     y = fresh(tuple(v.shape), v.dtype)
     (groups, key), (heads, value) = q.shape[2:], v.shape[2:]
+    reads = tuple(t for t in (*operands, table, positions, skip) if t is not None)
     call(
-        "delta_rule", HALF[q.dtype], (q, k, v, decay, beta, table, positions), (y, pool), q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(),
-        decay=decay.data_ptr(), beta=beta.data_ptr(), pool=pool.data_ptr(), table=table.data_ptr(), positions=positions.data_ptr(),
-        y=y.data_ptr(), rows=positions.numel(), run=run, heads=heads, groups=groups, key=key, value=value, size=pages.size,
-        pages=row_stride(table), scale=scale,
+        "scan", HALF[q.dtype], reads, (y, pool), q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), decay=decay.data_ptr(),
+        beta=rate.data_ptr() if corrects else 0, dt=0 if corrects else rate.data_ptr(), skip=address(skip), pool=pool.data_ptr(),
+        table=table.data_ptr(), positions=positions.data_ptr(), y=y.data_ptr(), rows=positions.numel(), run=run, heads=heads,
+        groups=groups, key=key, value=value, size=pages.size, pages=row_stride(table), scale=scale,
     )  # fmt: skip
     return y
 

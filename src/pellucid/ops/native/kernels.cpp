@@ -4,10 +4,10 @@
 // has already loaded, so that a process has one pool of threads. An op's number is its index in KERNELS times two, plus one for bf16.
 #include "attend.h"
 #include "block_experts.h"
-#include "delta.h"
 #include "latent.h"
 #include "many.h"
 #include "sample.h"
+#include "scan.h"
 
 // Every kernel by its name in Python, and its functions: KERNEL(name, functions for float, functions for bf16). ONE has no dtype, BOTH is
 // a template over it, OF a template under another name, WIDE writes float, BITS is for weights in blocks. Each f has an f_pieces.
@@ -18,7 +18,7 @@
 #define BITS(name, f, bits) KERNEL(name, (f##_pieces<bits, float>, f<bits, float>), (f##_pieces<bits, u16>, f<bits, u16>))
 #define KERNELS \
   BOTH(linear) BOTH(embedding) BOTH(norm) BOTH(add) BOTH(gate) BOTH(angles) BOTH(rotate) OF(store, store_rows) BOTH(attend) BOTH(argmax) ONE(stream) \
-  BOTH(times) BOTH(convolve) BOTH(decay) BOTH(delta_rule) WIDE(linear_wide, linear) ONE(softmax) ONE(correct) ONE(best) ONE(shares) ONE(sort) BOTH(experts) BOTH(weigh) BOTH(combine) \
+  BOTH(times) BOTH(convolve) BOTH(softplus) BOTH(decay) BOTH(scan) WIDE(linear_wide, linear) ONE(softmax) ONE(correct) ONE(best) ONE(shares) ONE(sort) BOTH(experts) BOTH(weigh) BOTH(combine) \
   BOTH(latent) BOTH(cross_attend) BOTH(waves) ONE(bend) BITS(linear_int8, block_linear, 8) BITS(linear_int4, block_linear, 4) \
   BITS(embedding_int8, block_embedding, 8) BITS(embedding_int4, block_embedding, 4) BOTH(pack) BOTH(many) WIDE(many_wide, many) \
   ONE(cool) ONE(indices_between) ONE(masses) BITS(experts_int8, block_experts, 8) BITS(experts_int4, block_experts, 4)

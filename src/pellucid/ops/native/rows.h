@@ -39,16 +39,17 @@ static void embedding(const Embedding<T>& a, Work& work) {
   });
 }
 
-// ---- norm: LayerNorm if centred (arXiv 1607.06450), otherwise RMSNorm (arXiv 1910.07467), times weight, 1 + weight if offset, or nothing
+// ---- norm: LayerNorm if centred (arXiv 1607.06450), otherwise RMSNorm (arXiv 1910.07467), times weight, 1 + weight if offset, or nothing.
+// Row r has the weight at r % weights, of as many as there are.
 template <class T>
 struct Norm {
   const T* x;
   T* y;
   const T *weight, *bias;
-  i64 rows, width, step;  // from one row of x to the next
+  i64 rows, width, step, weights;  // step: from one row of x to the next
   double eps;
   i64 centred, offset;
-  FIELDS(x, y, weight, bias, rows, width, step, eps, centred, offset)
+  FIELDS(x, y, weight, bias, rows, width, step, weights, eps, centred, offset)
 };
 template <class T>
 static i64 norm_pieces(const Norm<T>& a) {
@@ -59,6 +60,7 @@ static void norm(const Norm<T>& a, Work& work) {
   each_row(work, a.rows, a.width, [&](i64 r) {
     const T* x = a.x + r * a.step;
     T* y = a.y + r * a.width;
+    const T* weight = a.weight ? a.weight + r % a.weights * a.width : nullptr;
     V sum = set(0.f), square = set(0.f);
     float mean = 0;
     if (a.centred) {
@@ -76,7 +78,7 @@ static void norm(const Norm<T>& a, Work& work) {
     steps(0, a.width, [&](i64 i, i64 n) {
       V v = (load(x + i, n) - set(mean)) * scale;
       if (!a.centred && !a.offset) v = as(v, x);  // RMSNorm rounds before its weight; with an offset, and LayerNorm, only at the end
-      if (a.weight) v = v * (a.offset ? set(1.f) + load(a.weight + i, n) : load(a.weight + i, n));
+      if (weight) v = v * (a.offset ? set(1.f) + load(weight + i, n) : load(weight + i, n));
       store(y + i, a.bias ? v + load(a.bias + i, n) : v, n);
     });
   });

@@ -137,17 +137,21 @@ def embedding(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:
 
 def fits_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> bool:
     even = x.is_contiguous() or (x.ndim == 3 and x.shape[0] == 1)
-    even = even and all(t is None or t.shape == x.shape[-1:] for t in (weight, bias))
+    even = even and (weight is None or weight.shape == x.shape[-weight.ndim :]) and (bias is None or bias.shape == x.shape[-1:])
     return even and taken(x) and slices(x) and fits(weight, bias) and (weight is None or weight.dtype is x.dtype)
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, centred: bool, offset: bool = False) -> Tensor:
-    """Compute the RMSNorm of x [... D], or the LayerNorm if `centred`. offset: multiply by 1 + weight, and round at the end only."""
+    """Compute the RMSNorm of x [... D], or the LayerNorm if `centred`. offset: multiply by 1 + weight, and round at the end only.
+
+    weight: [D], or one of each group of rows [G D].
+    """
     y = fresh(tuple(x.shape), x.dtype)
     reads = tuple(t for t in (x, weight, bias) if t is not None)
     call(
         "norm", HALF[x.dtype], reads, (y,), x=x.data_ptr(), y=y.data_ptr(), weight=address(weight), bias=address(bias), rows=count(x),
-        width=x.shape[-1], step=x.shape[-1] if x.is_contiguous() else x.stride(1), eps=eps, centred=int(centred), offset=int(offset),
+        width=x.shape[-1], step=x.shape[-1] if x.is_contiguous() else x.stride(1), eps=eps,
+        weights=1 if weight is None else weight.numel() // x.shape[-1], centred=int(centred), offset=int(offset),
     )  # fmt: skip
     return y
 
