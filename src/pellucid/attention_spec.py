@@ -5,6 +5,7 @@ A spec answers for itself, so that counting, ranks, tables and the catalogue kno
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class AttentionSpec:
     buckets: Buckets | None = None
     alibi: Alibi | None = None
     fill: float | None = None
+    state_products: ClassVar[int] = 0  # products of a state that a token costs
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
@@ -60,9 +62,14 @@ class AttentionSpec:
         return None
 
     @property
+    def state_shape(self) -> tuple[int, int, int] | None:
+        """Return H, K and W of the matrices that it keeps of a text of any length; None of a kind that keeps rows alone."""
+        return None
+
+    @property
     def state(self) -> int:
-        """Return the numbers that it keeps of a text of any length: of a kind that keeps rows alone, none."""
-        return 0
+        """Return the numbers of its state."""
+        return 0 if self.state_shape is None else prod(self.state_shape)
 
     def rows_kept(self, context: int) -> int:
         """Return the most rows that a text of this length needs in the KV cache: a window or a chunk bounds them."""

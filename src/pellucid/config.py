@@ -21,6 +21,7 @@ from pellucid.rope_config import LongRope as LongRope
 from pellucid.rope_config import Rope as Rope
 from pellucid.rope_config import Yarn as Yarn
 from pellucid.state_config import GatedDelta as GatedDelta
+from pellucid.state_config import Mamba2 as Mamba2
 from pellucid.state_config import ShortConv as ShortConv
 
 
@@ -162,7 +163,7 @@ class Latent(AttentionSpec):
         return replace(self, kv_rank=rank or latent_widths(self.key)[0])
 
 
-AnyAttention = Attention | Latent | ShortConv | GatedDelta  # every kind of attention, and what stands in its place
+AnyAttention = Attention | Latent | ShortConv | GatedDelta | Mamba2  # every kind of attention, and what stands in its place
 
 
 @dataclass(frozen=True)

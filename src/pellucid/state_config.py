@@ -41,14 +41,15 @@ class GatedDelta(AttentionSpec):
     rope: ClassVar[None] = None
     head_width: ClassVar[int] = 0
     stored: ClassVar[tuple[str, ...]] = "G·K", "G·K", "H·W"
+    state_products: ClassVar[int] = 3  # read, corrected and read again
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
         return self.rows, None
 
     @property
-    def state(self) -> int:
-        return self.value_heads * self.key * self.value
+    def state_shape(self) -> tuple[int, int, int]:
+        return self.value_heads, self.key, self.value
 
     def rows_kept(self, context: int) -> int:
         return min(context, self.rows)
@@ -57,3 +58,44 @@ class GatedDelta(AttentionSpec):
         """Yield the products of a token: a state is read twice and written once, and each channel sums a few rows."""
         channels = 2 * self.key_heads * self.key + self.value_heads * self.value
         yield "T·(3·H·K·W + J·(2·G·K + H·W))", (rows, (3 * self.state, self.rows * channels))
+
+
+@dataclass(frozen=True)
+class Mamba2(AttentionSpec):
+    """A matrix of each head that every token fades and adds to, in attention's place (Mamba-2, arXiv 2405.21060)."""
+
+    groups: int  # of heads that share B and C
+    state_width: int  # N of the paper: of a row of B and C
+    state_heads: int
+    head: int  # P of the paper: of a head's row of x
+    rows: int = 4  # that the convolutions of x, B and C sum, a token's own included
+    act: str = "silu"  # of their sums
+    kernel_bias: bool = True  # of the convolutions
+    bias: bool = False  # of all products
+    least: float = 0.0  # the limits of dt
+    most: float | None = None
+
+    kind: ClassVar[str] = "Mamba-2"
+    part: ClassVar[str] = "mamba"
+    heads: ClassVar[int] = 0  # none that attends
+    kv_heads: ClassVar[None] = None
+    rope: ClassVar[None] = None
+    head_width: ClassVar[int] = 0
+    stored: ClassVar[tuple[str, ...]] = "H·W", "G·K", "G·K"
+    state_products: ClassVar[int] = 2  # written and read
+
+    @property
+    def limits(self) -> tuple[int | None, int | None]:
+        return self.rows, None
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        return self.state_heads, self.state_width, self.head
+
+    def rows_kept(self, context: int) -> int:
+        return min(context, self.rows)
+
+    def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
+        """Yield the products of a token: a state is written and read once, and each channel sums a few rows."""
+        channels = 2 * self.groups * self.state_width + self.state_heads * self.head
+        yield "T·(2·H·K·W + J·(2·G·K + H·W))", (rows, (2 * self.state, self.rows * channels))

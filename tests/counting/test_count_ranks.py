@@ -17,7 +17,7 @@ from pellucid.documents import count as bill_json
 from tiny import DECODERS, LLAMA, swapped
 from tiny import FAMILIES as TINY
 
-FAMILIES: dict[str, Config] = {**TINY, **{f: config_of(f, "plain") for f in ("lfm2", "qwen3_5_text")}}
+FAMILIES: dict[str, Config] = {**TINY, **{f: config_of(f, "plain") for f in ("lfm2", "qwen3_5_text", "granitemoehybrid")}}
 
 H100 = Device.of(catalog.devices()["h100"])
 H200 = Device.of(catalog.devices()["h200"])
@@ -53,14 +53,15 @@ def test_what_is_held_is_what_is_billed(family: str) -> None:
         assert not cache or int(ranks(other, Split())[0].cache()) == cache
 
 
-def test_a_state_is_read_and_written_once_a_step() -> None:
+@pytest.mark.parametrize(("family", "part", "row"), [("qwen3_5_text", "delta", 16 + 16 + 48), ("granitemoehybrid", "mamba", 64 + 24 + 24)])
+def test_a_state_is_read_and_written_once_a_step(family: str, part: str, row: int) -> None:
     """A step of decoding moves such a layer's weights, its last rows and its state both ways; each of two ranks all of it."""
-    bill = bill_of(FAMILIES["qwen3_5_text"])
-    spec = FAMILIES["qwen3_5_text"].layers[0].attn
-    weights = sum(c.times * int(bill[f"bytes.{c.path}"]) for c in bill.weights if ".delta" in c.path)
-    rows, states = 2 * 4 * spec.rows_kept(20) * (16 + 16 + 48) * 2, 2 * 4 * spec.state * 4  # two layers, four texts
+    bill = bill_of(FAMILIES[family])
+    spec = FAMILIES[family].layers[0].attn
+    weights = sum(c.times * int(bill[f"bytes.{c.path}"]) for c in bill.weights if f".{part}" in c.path)
+    rows, states = 2 * 4 * spec.rows_kept(20) * row * 2, 2 * 4 * spec.state * 4  # two layers, four texts
     for holder in (None, ranks(bill, Split(2))[0]):
-        assert sum(p.moved for p in parts(bill, "decode", H100, holder) if p.path.endswith(".delta")) == weights + rows + 2 * states
+        assert sum(p.moved for p in parts(bill, "decode", H100, holder) if p.path.endswith(f".{part}")) == weights + rows + 2 * states
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -18,13 +18,15 @@ from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.gated_delta import GatedDelta
+from pellucid.nn.mamba2 import Mamba2
 from pellucid.nn.transformer import Decoder
-from pellucid.ops import delta, native
+from pellucid.ops import native, scan
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.watching.watch import watch
 from tiny import far, ids, swapped
 
-FAMILIES = ("qwen3_5_text", "qwen3_next")
+FAMILIES = ("qwen3_5_text", "qwen3_next", "granitemoehybrid")
+PARTS = {"qwen3_5_text": "delta", "granitemoehybrid": "mamba"}  # one family of each kind, and its part
 GREEDY = Sampling(temperature=0.0, seed=1)
 BOUNDS = {torch.float64: 1e-11, torch.float32: 1e-4}
 DTYPES = [*BOUNDS]
@@ -41,7 +43,7 @@ def model(family: str = FAMILIES[0], dtype: torch.dtype = torch.float64) -> Deco
     made = load(judge(family).folder, dtype=dtype).module
     assert isinstance(made, Decoder)
     for part in made.modules():
-        if isinstance(part, GatedDelta):
+        if isinstance(part, GatedDelta | Mamba2):
             part.log_rate.fill_(-3.0)  # a state of long memory, in which a wrong beginning shows
     return made
 
@@ -73,20 +75,22 @@ def test_the_kernel_gives_the_same_bits_in_any_chunks(family: str, dtype: torch.
     with native.any_rows():
         once = in_chunks(module, text, 23)
         assert all(torch.equal(in_chunks(module, text, chunk, size), once) for chunk in (1, 4, 9) for size in (1, 4, 32))
-    with swapped(native, "fits_delta_rule", lambda *args: False):
+    with swapped(native, "fits_scan", lambda *args: False):
         assert dtype is torch.bfloat16 or far(in_chunks(module, text, 9), once) < 1e-4
 
 
-def test_padding_leaves_a_state_as_it_is() -> None:
-    module, text = model(), ids(9)
+@pytest.mark.parametrize("family", PARTS)
+def test_padding_leaves_a_state_as_it_is(family: str) -> None:
+    module, text = model(family), ids(9)
     padding = torch.tensor([[1] * 9, [0, 0, 0] + [1] * 6])
     rows = torch.stack([text, torch.cat([text.new_zeros(3), text[:6]])])
     logits = module(rows, Step.plain(rows, padding))
     assert far(logits[0], module(text[None])[0]) < 1e-12 and far(logits[1, 3:], module(text[None, :6])[0]) < 1e-12
 
 
-def test_documents_of_a_packed_row_have_their_own_states() -> None:
-    module, first, second = model(), ids(7, seed=1), ids(5, seed=2)
+@pytest.mark.parametrize("family", PARTS)
+def test_documents_of_a_packed_row_have_their_own_states(family: str) -> None:
+    module, first, second = model(family), ids(7, seed=1), ids(5, seed=2)
     logits = module(torch.cat([first, second])[None], Step.packed([7, 5]))[0]
     assert far(logits, torch.cat([module(first[None])[0], module(second[None])[0]])) < 1e-12
 
@@ -133,17 +137,19 @@ def test_among_others_and_preempted(family: str, dtype: torch.dtype) -> None:
         assert apart(answers(Engine.of(module, tokens, limits, size=8), PROMPTS, 12), right) < BOUNDS[dtype]
 
 
+@pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_forks_of_one_prompt(dtype: torch.dtype) -> None:
-    module = model(dtype=dtype)
+def test_forks_of_one_prompt(family: str, dtype: torch.dtype) -> None:
+    module = model(family, dtype=dtype)
     for prompt in PROMPTS[:3]:  # one ends with a page
         assert apart(answers(Engine.of(module, 400, size=8), [prompt], 9, n=3), [alone(module, prompt, 9)] * 3) < BOUNDS[dtype]
 
 
+@pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_behind_a_cached_beginning(dtype: torch.dtype) -> None:
+def test_behind_a_cached_beginning(family: str, dtype: torch.dtype) -> None:
     """A later text goes on from the state at the end of the last full page that both have."""
-    module, engine = model(dtype=dtype), Engine.of(model(dtype=dtype), 400, size=8)
+    module, engine = model(family, dtype=dtype), Engine.of(model(family, dtype=dtype), 400, size=8)
     beginning = ids(27, seed=7).tolist()
     for ending in ([1, 2, 3], [4], [1, 2, 9, 9, 9], []):
         prompt = beginning + ending
@@ -174,23 +180,26 @@ def copied_rows(self: PagedCache, allocator: Any, request: object, indices: Any)
         copy(self, allocator, request, indices)
 
 
+@pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_mutants_are_seen(mutant: str) -> None:
-    module, prompt = model(), PROMPTS[0]
+def test_mutants_are_seen(family: str, mutant: str) -> None:
+    module, prompt = model(family), PROMPTS[0]
     right = [alone(module, prompt, 9)] * 3
-    with swapped(*MUTANTS[mutant]), swapped(native, "fits_delta_rule", lambda *args: False):
+    with swapped(*MUTANTS[mutant]), swapped(native, "fits_scan", lambda *args: False):
         assert apart(answers(Engine.of(module, 400, size=8), [prompt], 9, n=3), right) > 1e-6
 
 
-def test_no_tokens_are_proposed() -> None:
+@pytest.mark.parametrize("family", PARTS)
+def test_no_tokens_are_proposed(family: str) -> None:
     """A state cannot be taken back, so a text that asks for proposals is written without."""
-    module = model()
+    module = model(family)
     assert states.stateful(module) and not Engine.of(module, 100).speculates
 
 
-def test_in_deterministic_mode_a_text_has_the_bits_of_a_lone_run() -> None:
+@pytest.mark.parametrize("family", PARTS)
+def test_in_deterministic_mode_a_text_has_the_bits_of_a_lone_run(family: str) -> None:
     """Among others, in chunks, and behind a cached beginning."""
-    module = model(dtype=torch.float32)
+    module = model(family, dtype=torch.float32)
     right = [answers(Engine.of(module, 100, size=8, deterministic=True), [prompt], 12) for prompt in PROMPTS]
     among = Engine.of(module, 400, SchedulerLimits(rows=11), size=8, deterministic=True)
     assert answers(among, PROMPTS, 12) == [text for (text,) in right]
@@ -198,10 +207,11 @@ def test_in_deterministic_mode_a_text_has_the_bits_of_a_lone_run() -> None:
     assert among.storage.cache.hits > 40  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_step_of_one_token_may_run_again(dtype: torch.dtype) -> None:
+def test_a_step_of_one_token_may_run_again(family: str, dtype: torch.dtype) -> None:
     """As a plan is recorded, and the forward runs in its place where that is refused."""
-    module, text = model(dtype=dtype), ids(13)
+    module, text = model(family, dtype=dtype), ids(13)
     pages, right = PagedCache(48, 4, {4: 16}), module(text[None])[0]
     for at, token in enumerate(text):
         step = Step.paged(pages, {0: 1})
@@ -210,19 +220,21 @@ def test_a_step_of_one_token_may_run_again(dtype: torch.dtype) -> None:
         step.advance()
 
 
-def test_a_refused_plan_leaves_states_right() -> None:
+@pytest.mark.parametrize("family", PARTS)
+def test_a_refused_plan_leaves_states_right(family: str) -> None:
     """An op outside the kernels refuses the plan after the first layers have run."""
-    module, prompt = model(dtype=torch.float32), PROMPTS[1]
+    module, prompt = model(family, dtype=torch.float32), PROMPTS[1]
     right = alone(module, prompt, 9)
     with swapped(native, "fits_argmax", lambda *args: False):
         assert apart(answers(Engine.of(module, 400, size=8), [prompt], 9), [right]) < BOUNDS[torch.float32]
 
 
-def test_watched_steps_explain_their_cells() -> None:
+@pytest.mark.parametrize("family", PARTS)
+def test_watched_steps_explain_their_cells(family: str) -> None:
     """The terms of a cell of every step sum to it, whatever ran since."""
-    module, prompt = model(dtype=torch.float32), PROMPTS[0]
+    module, prompt = model(family, dtype=torch.float32), PROMPTS[0]
     engine = Engine.of(module, 400, size=8)
-    with watch(module, "layers.*.delta.y", terms=True) as seen:
+    with watch(module, f"layers.*.{PARTS[family]}.y", terms=True) as seen:
         answers(engine, [prompt], 12)
     assert len(seen) > 20
     for s in seen:
@@ -231,14 +243,15 @@ def test_watched_steps_explain_their_cells() -> None:
         assert abs(s.terms(last).total() - float(s.value[last])) < 1e-5
 
 
-def test_states_of_a_long_prompt_are_computed_on_demand() -> None:
+@pytest.mark.parametrize("family", PARTS)
+def test_states_of_a_long_prompt_are_computed_on_demand(family: str) -> None:
     """A state may be megabytes a token: beyond a bound records have shapes, and the same values and terms when they are asked for."""
-    module, text = model(), ids(9)
-    with watch(module, "layers.0.delta.state", terms=True) as small:
+    module, text, path = model(family), ids(9), f"layers.0.{PARTS[family]}.state"
+    with watch(module, path, terms=True) as small:
         module(text[None])
-    with swapped(delta, "LARGE", 0), watch(module, "layers.0.delta.state", terms=True) as large:
+    with swapped(scan, "LARGE", 0), watch(module, path, terms=True) as large:
         module(text[None])
-    shapes, right = large["layers.0.delta.state"], small["layers.0.delta.state"].value
+    shapes, right = large[path], small[path].value
     assert shapes.value.is_meta and shapes.later is not None
     assert torch.equal(shapes.later().value, right)
     assert cell_of(shapes, "4,1,2,3").value == float(right[0, 4, 1, 2, 3])

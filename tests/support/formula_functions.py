@@ -93,6 +93,12 @@ def rms_heads(reader: Any, x: Named) -> Named:
     return Named((x.x.pow(2).mean((-2, -1)) + reader.seen.settings["eps"]).sqrt(), x.axes[:-2])
 
 
+def rms_groups(reader: Any, x: Named) -> Named:
+    groups = reader.seen.settings["groups"]
+    square = x.x.unflatten(-2, (groups, -1)).pow(2).mean((-2, -1)).repeat_interleave(x.x.shape[-2] // groups, -1)
+    return Named((square + reader.seen.settings["eps"]).sqrt(), x.axes[:-1])
+
+
 def conv(reader: Any, x: Named, w: Named) -> Named:
     """Sum the last rows of x [B T ...], those of earlier steps among them, each times its row of w [J ...]."""
     rows, count = earlier(reader, x), len(w.x)
@@ -117,6 +123,17 @@ def delta(reader: Any, k: Named, v: Named, decay: Named, beta: Named) -> Named:
         state = state + keys[:, t, ..., None] * (betas[:, t, :, None] * (values[:, t] - under_key))[:, :, None]
         states.append(state)
     return Named(torch.stack(states, 1)[:, -k.x.shape[1] :], ("B", "T", "H", "K", "W"))
+
+
+def ssd(reader: Any, b: Named, x: Named, decay: Named, dt: Named) -> Named:
+    """Return the state of each head after each row [B T H K W], from the first row of the text on."""
+    keys, rows, decays, steps = (earlier(reader, x) for x in (b, x, decay, dt))
+    keys = keys.repeat_interleave(rows.shape[2] // keys.shape[2], 2)
+    total, states = torch.zeros(*rows.shape[:1], *keys.shape[2:], rows.shape[3], dtype=torch.float64), []
+    for t in range(keys.shape[1]):
+        total = decays[:, t, :, None, None] * total + steps[:, t, :, None, None] * keys[:, t, ..., None] * rows[:, t, :, None]
+        states.append(total)
+    return Named(torch.stack(states, 1)[:, -b.x.shape[1] :], ("B", "T", "H", "K", "W"))
 
 
 def read(reader: Any, q: Named, state: Named) -> Named:
@@ -240,8 +257,9 @@ def phi(x: Tensor) -> Tensor:
 
 
 FUNCTIONS: dict[str, Callable[..., Named]] = {
-    "softmax": softmax, "masked_fill": masked_fill, "rms": rms, "rms_heads": rms_heads, "RoPE": rope, "bucket": bucket, "sincos": sincos,
-    "conv": conv, "delta": delta, "read": read, "exp": each(torch.exp), "softplus": each(lambda x: (1 + x.exp()).log()),
+    "softmax": softmax, "masked_fill": masked_fill, "rms": rms, "rms_heads": rms_heads, "rms_groups": rms_groups, "RoPE": rope,
+    "bucket": bucket, "sincos": sincos, "conv": conv, "delta": delta, "ssd": ssd, "read": read,
+    "exp": each(torch.exp), "softplus": each(lambda x: (1 + x.exp()).log()),
     "top": top, "best": best, "clamp": clamp,
     "min": least, "max": most, "sigmoid": each(lambda x: 1 / (1 + (-x).exp())), "tanh": each(torch.tanh), "ln": each(torch.log),
     "silu": each(lambda x: x / (1 + (-x).exp())), "relu": each(lambda x: x * (x > 0)), "gelu": each(lambda x: x * phi(x)),

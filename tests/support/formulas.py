@@ -20,7 +20,12 @@ from pellucid.watching.watch import Seen
 
 TOKEN = re.compile(r"\s*(Σ_[A-Z]|[A-Za-z](?:[A-Za-z0-9_]|\.(?=[A-Za-z0-9]))*|\d+(?:\.\d+)?(?:e[+-]?\d+)?|[μσᵀₙ√·/+−()\[\]|,:⌊⌋≤<=-])")
 
-WITHIN = {"attend": ("pattern", "v"), "attend latent": ("pattern", "v"), "delta rule": ("state",)}  # tensors inside an op
+WITHIN = {
+    "attend": ("pattern", "v"),
+    "attend latent": ("pattern", "v"),
+    "delta rule": ("state",),
+    "ssd": ("state",),
+}  # tensors inside an op
 
 
 @dataclass

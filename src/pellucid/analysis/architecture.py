@@ -6,7 +6,7 @@ from itertools import groupby
 
 import torch
 
-from pellucid.config import AnyAttention, Config, GatedDelta, Layer, Mlp, Moe, ShortConv
+from pellucid.config import AnyAttention, Config, Layer, Mlp, Moe, ShortConv
 from pellucid.counting.meta_run import meta_model
 from pellucid.nn.block import Block
 
@@ -16,8 +16,8 @@ OF_WHAT_IT_MADE = {"sandwich", "after"}  # orders in which one stands between a 
 
 @dataclass(frozen=True)
 class DrawnPart:
-    """A part of a drawing. kind: "embed", "positions", "encoder", "decoder", "norm", "attn", "conv", "delta", "cross", "sum", "ffn",
-    "experts", "head".
+    """A part of a drawing. kind: "embed", "positions", "encoder", "decoder", "norm", "attn", "conv", "delta", "mamba", "cross", "sum",
+    "ffn", "experts", "head".
 
     note: its sizes.  times: how many equal ones follow each other.  depth: 1 inside a block.
     """
@@ -58,8 +58,8 @@ def attention(spec: AnyAttention) -> str:
     """Write the kind and the sizes of an attention, and where its positions enter; of a convolution the rows that it sums, of a state its
     sizes.
     """
-    if isinstance(spec, GatedDelta):
-        return f"{spec.value_heads} × {spec.key} × {spec.value}"
+    if spec.state_shape is not None:
+        return " × ".join(map(str, spec.state_shape))
     if isinstance(spec, ShortConv):
         return f"{spec.window}"
     rope = "" if spec.rope is None else ", RoPE"

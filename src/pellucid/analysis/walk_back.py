@@ -20,7 +20,7 @@ from pellucid.ops.gate import ACTS, clamped
 from pellucid.ops.linear import dense_weight
 from pellucid.watching.watch import Seen
 
-PARTS = ("attn", "conv", "delta", "cross", "ffn")
+PARTS = ("attn", "conv", "delta", "mamba", "cross", "ffn")
 
 
 @dataclass(frozen=True)

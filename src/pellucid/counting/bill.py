@@ -114,7 +114,10 @@ class Bill:
 
 
 def part_of(path: str, active: Fraction) -> str:
-    """Return the part that a weight belongs to: embed, positions, attn, conv, delta, cross, ffn, experts, shared, router, norms, head."""
+    """Return the part that a weight belongs to.
+
+    embed, positions, attn, conv, delta, mamba, cross, ffn, experts, shared, router, norms or head.
+    """
     parts = path.split(".")
     owner = parts[-2] if len(parts) > 1 else parts[0]
     if owner == "norm" or owner.endswith("_norm"):
@@ -122,7 +125,7 @@ def part_of(path: str, active: Fraction) -> str:
     if "layers" not in parts:
         return parts[1] if parts[0] in ("encoder", "decoder") else parts[0]
     inner = parts[parts.index("layers") + 2 :]
-    if inner[0] in ("attn", "conv", "delta", "cross"):
+    if inner[0] in ("attn", "conv", "delta", "mamba", "cross"):
         return inner[0]
     if active != 1:
         return "experts"

@@ -42,6 +42,7 @@ def boxes(drawing: list[DrawnPart]) -> list[Box]:
         "attn": say("exhibit.architectures.attn"),
         "conv": say("exhibit.architectures.conv"),
         "delta": say("exhibit.architectures.delta"),
+        "mamba": say("exhibit.architectures.delta"),
         "cross": say("exhibit.architectures.cross"),
         "sum": say("exhibit.architectures.sum"),
         "ffn": say("exhibit.architectures.ffn"),

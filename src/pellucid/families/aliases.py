@@ -54,6 +54,8 @@ GIVES = {
     ".delta.o": ".delta",
     ".down": "",
     ".kv_norm": ".latent",
+    ".mamba.norm": ".mamba.y_gated",
+    ".mamba.o": ".mamba",
     ".q_b": ".q",
     "transform.norm": "transform",
 }
@@ -176,7 +178,7 @@ def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[st
         yield named["head"] if apart else "lm_head", (product(module.config),)
     yield from ((theirs, tuple(paths)) for theirs, paths in taken.items())
     for at, part in parts.items():
-        if not re.search(r"(^|\.)layers\.\d+(\.(attn|conv|delta|ffn|cross))?$", at):
+        if not re.search(r"(^|\.)layers\.\d+(\.(attn|conv|delta|mamba|ffn|cross))?$", at):
             continue
         inside = [theirs for path, theirs in named.items() if path.startswith(f"{at}.")]
         common = ".".join(first for first, *rest in takewhile(alike, zip(*(name.split(".") for name in inside), strict=False)))

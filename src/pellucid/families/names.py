@@ -11,6 +11,7 @@ expert. `plan` applies the table to a model's names and returns groups of tensor
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -60,6 +61,18 @@ FUSED_TURNED = Layout(
     lambda disk, _: [half.transpose(1, 2) for half in disk[0].chunk(2, 2)], lambda ours: [torch.cat([w.transpose(1, 2) for w in ours], 2)]
 )
 ROW = Layout(lambda disk, _: [disk[0][0]], lambda ours: [ours[0][None]], views=True)
+
+
+# the weight of a convolution as torch keeps it, [channels, 1, J], the channels of several of ours behind one another
+CHANNELS = Layout(
+    lambda disk, shapes: [w.T.reshape(s) for w, s in zip(disk[0][:, 0].split([prod(s[1:]) for s in shapes]), shapes, strict=True)],
+    lambda ours: [torch.cat([w.flatten(1).T for w in ours])[:, None]],
+)
+# its bias, [channels]
+CHANNEL_BIASES = Layout(
+    lambda disk, shapes: [b.reshape(s) for b, s in zip(disk[0].split([prod(s) for s in shapes]), shapes, strict=True)],
+    lambda ours: [torch.cat([b.flatten() for b in ours])],
+)
 
 
 def grouped(groups: int) -> Layout:

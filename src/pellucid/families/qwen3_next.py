@@ -1,16 +1,13 @@
 """Qwen3-Next (2025): Gated DeltaNet in three of four layers, gated attention in the fourth, and many small experts."""
 
 from dataclasses import replace
-from math import prod
-
-import torch
 
 from pellucid import config as c
 from pellucid.families import llama, qwen2_moe, qwen3
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Layout, Rule, grouped
+from pellucid.families.names import CHANNELS, Rule, grouped
 
 DELTA, FULL = KINDS = ("linear_attention", "full_attention")
 LINEAR = {"num_key_heads": 16, "key_head_dim": 128, "num_value_heads": 32, "value_head_dim": 128, "conv_kernel_dim": 4}
@@ -45,11 +42,6 @@ def config(hf: Fields) -> c.Config:
     return decoder(hf, qwen2_moe.layers(hf, mixers(hf), normalised=True, shared=shared, shared_gate=True))
 
 
-# [channels, 1, J] on disk, the channels of queries, keys and values behind one another
-CHANNELS = Layout(
-    lambda disk, shapes: [w.T.reshape(s) for w, s in zip(disk[0][:, 0].split([prod(s[1:]) for s in shapes]), shapes, strict=True)],
-    lambda ours: [torch.cat([w.flatten(1).T for w in ours])[:, None]],
-)
 LAYER = "model.layers.{i}."
 DELTA_RULES = (
     Rule(f"{LAYER}input_layernorm.*", "layers.{i}.delta_norm.*"),

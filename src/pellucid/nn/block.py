@@ -15,19 +15,21 @@ from pellucid.nn.gated_delta import GatedDelta
 from pellucid.nn.latent import Latent
 from pellucid.nn.linear import Embedding
 from pellucid.nn.low_rank import thin
+from pellucid.nn.mamba2 import Mamba2
 from pellucid.nn.mlp import GatedMlp, Mlp
 from pellucid.nn.moe import InputWeightedMoe, Moe
 from pellucid.nn.norm import NORMS
 from pellucid.nn.short_conv import ShortConv
 from pellucid.watching.tap import tap
 
-AnyAttention = Attention | Latent | ShortConv | GatedDelta
+AnyAttention = Attention | Latent | ShortConv | GatedDelta | Mamba2
 
 ATTENTION: dict[type, Callable[..., AnyAttention]] = {
     c.Attention: Attention,
     c.Latent: Latent,
     c.ShortConv: ShortConv,
     c.GatedDelta: GatedDelta,
+    c.Mamba2: Mamba2,
 }  # the part of each spec
 
 

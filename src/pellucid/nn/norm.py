@@ -34,6 +34,19 @@ class GatedRmsNorm(RmsNorm):
         return ops.gate(gate, tap(ops.rms(x, self.weight, self.eps), "normed: B T H W"), "silu")
 
 
+class GroupRmsNorm(RmsNorm):
+    """x [... H W] times the SiLU of a gate, over the root mean square of each group of heads, times a weight (arXiv 2405.21060)."""
+
+    axes = {"weight": "(H W)"}
+
+    def __init__(self, width: int, eps: float, groups: int) -> None:
+        super().__init__(width, eps)
+        self.groups = groups
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:  # type: ignore[override]
+        return ops.rms_groups(tap(ops.gate(gate, x, "silu"), "gated: B T H W"), self.weight, self.eps, self.groups)
+
+
 class HeadsRmsNorm(RmsNorm):
     """x [... H K] over the root mean square of all heads of its row together, times a weight (OLMo 2, arXiv 2501.00656)."""
 
