@@ -2,8 +2,8 @@ import { expect, test } from "vitest";
 import { cacheSteps, keptBytes, kept } from "./cache";
 import type { Tensor } from "./types";
 
-const tensor = (path: string, dims: string, shape: number[], settings: object = {}): Tensor =>
-  ({ path, dims, shape, bytes: 4 * shape.reduce((n, x) => n * x, 1), settings, inputs: [], flops: 0 }) as unknown as Tensor;
+const tensor = (path: string, dims: string, shape: number[], settings: object = {}, inputs: string[] = []): Tensor =>
+  ({ path, dims, shape, bytes: 4 * shape.reduce((n, x) => n * x, 1), settings, inputs, flops: 0 }) as unknown as Tensor;
 
 // One block of each kind, over T rows: rows of 2 groups of 8, a convolution of the last 3 rows, a state of 4 heads of 8 × 16.
 const run = (T: number): Tensor[] => [
@@ -11,7 +11,14 @@ const run = (T: number): Tensor[] => [
   tensor("layers.1.conv.gated", "B T D", [1, T, 32]), tensor("layers.1.conv.z", "B T D", [1, T, 32], { rows: 3 }),
   tensor("layers.2.delta.q", "B T G K", [1, T, 2, 8]), tensor("layers.2.delta.k", "B T G K", [1, T, 2, 8]), tensor("layers.2.delta.v", "B T H W", [1, T, 4, 16]),
   tensor("layers.2.delta.z", "B T H W", [1, T, 4, 16]), tensor("layers.2.delta.q_sum", "B T G K", [1, T, 2, 8], { rows: 4 }), tensor("layers.2.delta.q_even", "B T G K", [1, T, 2, 8]),
-  tensor("layers.2.delta.decay", "B T H", [1, T, 4]), tensor("layers.2.delta.y", "B T H W", [1, T, 4, 16]),
+  tensor("layers.2.delta.decay", "B T H", [1, T, 4]), tensor("layers.2.delta.y", "B T H W", [1, T, 4, 16], {}, ["layers.2.delta.q_even"]),
+];
+
+// Mamba-2, of 6 heads of 8 × 4 in 2 groups, over a convolution of the last 3 rows.
+const mamba = (T: number): Tensor[] => [
+  tensor("layers.3.mamba.x", "B T H W", [1, T, 6, 4]), tensor("layers.3.mamba.b", "B T G K", [1, T, 2, 8]), tensor("layers.3.mamba.c", "B T G K", [1, T, 2, 8]),
+  tensor("layers.3.mamba.x_sum", "B T H W", [1, T, 6, 4], { rows: 3 }), tensor("layers.3.mamba.c_act", "B T G K", [1, T, 2, 8]), tensor("layers.3.mamba.z", "B T H W", [1, T, 6, 4]),
+  tensor("layers.3.mamba.decay", "B T H", [1, T, 6]), tensor("layers.3.mamba.y", "B T H W", [1, T, 6, 4], {}, ["layers.3.mamba.c_act", "layers.3.mamba.b_act"]),
 ];
 
 test("attention keeps all rows, a convolution its last ones, a delta rule those and one state", () => {
@@ -19,6 +26,12 @@ test("attention keeps all rows, a convolution its last ones, a delta rule those 
   expect(parts.map((k) => k.part)).toEqual(["layers.0.attn", "layers.1.conv", "layers.2.delta"]);
   expect(parts.map((k) => keptBytes(k, 10))).toEqual([10 * 32 * 4, 3 * 32 * 4, 4 * (2 * 16 + 64) * 4 + 4 * 8 * 16 * 4]);
   expect(parts.map((k) => keptBytes(k, 2))).toEqual([2 * 32 * 4, 2 * 32 * 4, 2 * (2 * 16 + 64) * 4 + 4 * 8 * 16 * 4]);
+});
+
+test("Mamba-2 keeps the rows of its convolutions and one state", () => {
+  const [own] = kept(mamba(10)), row = (6 * 4 + 2 * 2 * 8) * 4, state = 6 * 8 * 4 * 4;
+  expect([own?.part, own?.tensors.length, own?.state]).toEqual(["layers.3.mamba", 3, state]);
+  expect([10, 2].map((rows) => own && keptBytes(own, rows))).toEqual([3 * row + state, 2 * row + state]);
 });
 
 test("a step adds what the cache has more", () => {

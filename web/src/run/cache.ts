@@ -6,13 +6,13 @@ import { axes, together, type Step, type Tensor } from "./types";
 // memory: kept once, of another text.  most: the rows that are kept at most, the last ones.  state: bytes that a text has at any length.
 export interface Kept { block: string; part: string; tensors: Tensor[]; memory: boolean; most: number; state: number }
 
-const NAMES: Record<string, string[]> = { conv: ["gated"], delta: ["q", "k", "v"] };
+const NAMES: Record<string, string[]> = { conv: ["gated"], delta: ["q", "k", "v"], mamba: ["x", "b", "c"] };
 
 export function kept(tensors: readonly Tensor[]): Kept[] {
   const parts = new Map<string, Map<string, Tensor>>();
   for (const t of tensors) {
     const at = t.path.lastIndexOf("."), part = t.path.slice(0, at);
-    if (/\.(attn|cross|conv|delta)$/.test(`.${part}`)) parts.set(part, (parts.get(part) ?? new Map<string, Tensor>()).set(t.path.slice(at + 1), t));
+    if (/\.(attn|cross|conv|delta|mamba)$/.test(`.${part}`)) parts.set(part, (parts.get(part) ?? new Map<string, Tensor>()).set(t.path.slice(at + 1), t));
   }
   const out: Kept[] = [];
   for (const [part, own] of parts) {
@@ -20,16 +20,16 @@ export function kept(tensors: readonly Tensor[]): Kept[] {
     const latent = own.get("latent"), kind = part.slice(part.lastIndexOf(".") + 1);
     const names = NAMES[kind] ?? (latent ? ["latent", "k_shared"] : [own.has("k_rot") ? "k_rot" : "k", "v"]);
     const all = names.map((n) => own.get(n)).filter((t) => t !== undefined);
-    const rows = (own.get("q_sum") ?? own.get("z"))?.settings.rows; // of a convolution
+    const rows = (own.get("q_sum") ?? own.get("x_sum") ?? own.get("z"))?.settings.rows; // of a convolution
     const most = kind in NAMES && typeof rows === "number" ? rows : Infinity;
     if (all.length > 0) out.push({ block: split(part)[0], part, tensors: all, memory: !axes(all[0] as Tensor).includes("T"), most, state: state(own) });
   }
   return out;
 }
 
-// The bytes of the matrices [H K W] that a head of a delta rule keeps; they have the dtype of its decays.
+// The bytes of the matrices [H K W] that y is read from, one of each head; they have the dtype of the decays.
 function state(own: Map<string, Tensor>): number {
-  const q = own.get("q_even"), y = own.get("y"), decay = own.get("decay");
+  const y = own.get("y"), q = own.get(y?.inputs[0]?.split(".").at(-1) ?? ""), decay = own.get("decay");
   if (!q || !y || !decay) return 0;
   return (q.shape.at(-1) ?? 0) * (y.shape.at(-1) ?? 0) * (decay.shape.at(-1) ?? 0) * (decay.bytes / decay.shape.reduce((n, x) => n * x, 1));
 }
