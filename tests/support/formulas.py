@@ -20,12 +20,8 @@ from pellucid.watching.watch import Seen
 
 TOKEN = re.compile(r"\s*(Σ_[A-Z]|[A-Za-z](?:[A-Za-z0-9_]|\.(?=[A-Za-z0-9]))*|\d+(?:\.\d+)?(?:e[+-]?\d+)?|[μσᵀₙ√·/+−()\[\]|,:⌊⌋≤<=-])")
 
-WITHIN = {
-    "attend": ("pattern", "v"),
-    "attend latent": ("pattern", "v"),
-    "delta rule": ("state",),
-    "ssd": ("state",),
-}  # tensors inside an op
+OF_STATE, OF_PATTERN = dict.fromkeys(("delta rule", "ssd"), ("state",)), dict.fromkeys(("attend", "attend latent"), ("pattern", "v"))
+WITHIN = OF_PATTERN | OF_STATE  # tensors inside an op
 
 
 @dataclass
