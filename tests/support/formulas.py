@@ -20,8 +20,7 @@ from pellucid.watching.watch import Seen
 
 TOKEN = re.compile(r"\s*(Σ_[A-Z]|[A-Za-z](?:[A-Za-z0-9_]|\.(?=[A-Za-z0-9]))*|\d+(?:\.\d+)?(?:e[+-]?\d+)?|[μσᵀₙ√·/+−()\[\]|,:⌊⌋≤<=-])")
 
-OF_STATE, OF_PATTERN = dict.fromkeys(("delta rule", "ssd"), ("state",)), dict.fromkeys(("attend", "attend latent"), ("pattern", "v"))
-WITHIN = OF_PATTERN | OF_STATE  # tensors inside an op
+WITHIN = dict.fromkeys(("attend", "attend latent"), ("pattern", "v")) | dict.fromkeys(("delta rule", "ssd"), ("state",))  # inside an op
 
 
 @dataclass
