@@ -8,7 +8,7 @@ are data. A variant is another part, chosen once, in a constructor. A spec answe
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar, Self
+from typing import ClassVar, Self, get_args
 
 from pellucid.attention_spec import Alibi as Alibi
 from pellucid.attention_spec import AttentionSpec as AttentionSpec
@@ -164,6 +164,7 @@ class Latent(AttentionSpec):
 
 
 AnyAttention = Attention | Latent | ShortConv | GatedDelta | Mamba2  # every kind of attention, and what stands in its place
+MIXERS = tuple(dict.fromkeys(kind.part for kind in get_args(AnyAttention)))  # the names that these have in a block
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from judge import judge
 from pellucid.api.model import make
 from pellucid.documents.run_map import CELLS, EDGES, LEAST, map_document
 from pellucid.runs.limits import LIMITS
@@ -79,3 +80,14 @@ def test_shapes_alone_have_no_number(api: Served) -> None:
     (stack,) = bare["stacks"]
     assert not bare["values"] and len(stack["blocks"]) == 32 and len(stack["rows"]) == 3
     assert stack["start"] == [] and not any(b["norms"] or b["edges"] or b["feed"] for b in stack["blocks"])
+
+
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text", "granitemoehybrid"])
+def test_what_stands_in_attentions_place_has_its_marks(family: str) -> None:
+    """A block of each kind tells how much it adds, of every row; edges come from attention alone."""
+    folder = str(judge(family).folder)
+    session = Session(folder, LIMITS)
+    document = session.new_run(RunRequest(folder, None, (3, 1, 4, 1, 5)), Stop())
+    (stack,) = map_document(session.runs[document["run"]], 0, Stop())["stacks"]
+    assert [len(b["attention"]) for b in stack["blocks"]] == [5] * 3 and all(min(b["attention"]) > 0 for b in stack["blocks"])
+    assert [bool(b["edges"]) for b in stack["blocks"]] == [False, True, False]

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid.config import MIXERS
 from pellucid.ops.gate import ACTS, clamped
 from pellucid.ops.linear import dense_weight
 from pellucid.watching.watch import Seen
 
-PARTS = ("attn", "conv", "delta", "mamba", "cross", "ffn")
+PARTS = (*MIXERS, "cross", "ffn")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
-from pellucid.config import Config, Index, Layer
+from pellucid.config import MIXERS, Config, Index, Layer
 from pellucid.counting import summary
 from pellucid.counting.distinct import PLACE, Distinct, LayerKind
 from pellucid.counting.number import Number
@@ -116,7 +116,7 @@ class Bill:
 def part_of(path: str, active: Fraction) -> str:
     """Return the part that a weight belongs to.
 
-    embed, positions, attn, conv, delta, mamba, cross, ffn, experts, shared, router, norms or head.
+    embed, positions, attn or what stands in its place, cross, ffn, experts, shared, router, norms or head.
     """
     parts = path.split(".")
     owner = parts[-2] if len(parts) > 1 else parts[0]
@@ -125,7 +125,7 @@ def part_of(path: str, active: Fraction) -> str:
     if "layers" not in parts:
         return parts[1] if parts[0] in ("encoder", "decoder") else parts[0]
     inner = parts[parts.index("layers") + 2 :]
-    if inner[0] in ("attn", "conv", "delta", "mamba", "cross"):
+    if inner[0] in (*MIXERS, "cross"):
         return inner[0]
     if active != 1:
         return "experts"

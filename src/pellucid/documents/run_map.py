@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
+from pellucid.config import MIXERS
 from pellucid.documents.definition import Constraint, Count, Path, RunId
 from pellucid.documents.formula import block
 from pellucid.documents.lens import LensLayerDocument, lens_document, reader
@@ -28,7 +29,7 @@ MOST, LEAST = 32, 8  # rows
 EDGES = 900  # of all blocks
 FAINT = 0.02  # a share below it is no edge
 TABLES = 1 << 27  # numbers of patterns that are computed for the document; of more, none is
-PARTS = (("attn", "conv", "delta"), ("cross",), ("ffn",))
+PARTS = (MIXERS, ("cross",), ("ffn",))
 NAMES = tuple(name for names in PARTS for name in names)
 PATTERNS = ("attn.pattern", "cross.pattern")
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from pellucid.config import Config
+from pellucid.config import MIXERS, Config
 from pellucid.errors import UseError, nearest
 from pellucid.families.family import Family
 from pellucid.families.names import TensorGroup, plan
@@ -59,6 +59,7 @@ GIVES = {
     ".q_b": ".q",
     "transform.norm": "transform",
 }
+PLACE = re.compile(rf"(^|\.)layers\.\d+(\.({'|'.join(MIXERS)}|ffn|cross))?$")  # of a block, or of a part of one
 UNSEEN = ".kv_b", ".relative"
 KEPT: WeakKeyDictionary[nn.Module, tuple[object, Aliases]] = WeakKeyDictionary()  # with what the model was made of
 
@@ -178,7 +179,7 @@ def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[st
         yield named["head"] if apart else "lm_head", (product(module.config),)
     yield from ((theirs, tuple(paths)) for theirs, paths in taken.items())
     for at, part in parts.items():
-        if not re.search(r"(^|\.)layers\.\d+(\.(attn|conv|delta|mamba|ffn|cross))?$", at):
+        if not PLACE.search(at):
             continue
         inside = [theirs for path, theirs in named.items() if path.startswith(f"{at}.")]
         common = ".".join(first for first, *rest in takewhile(alike, zip(*(name.split(".") for name in inside), strict=False)))

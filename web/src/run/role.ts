@@ -13,7 +13,7 @@ export function role(t: Pick<Tensor, "path" | "dims" | "result">): Role {
   if (/^v(_|$)/.test(name)) return "v";
   if (/norm$/.test(name)) return "norm";
   if (last === "E" || last === "A" || (ROUTING.has(t.result) && !/S/.test(t.dims))) return "router";
-  if (/\.(attn|cross)(\.|$)/.test(`.${t.path}`)) return "attention";
+  if (/\.(attn|conv|delta|mamba|cross)(\.|$)/.test(`.${t.path}`)) return "attention";
   if (/\.ffn(\.|$)/.test(`.${t.path}`)) return "ffn";
   return "residual";
 }

@@ -76,6 +76,7 @@ describe("sources", () => {
 it("roles follow from paths and axes", () => {
   expect(run.map(role)).toEqual(["residual", "norm", "q", "k", "v", "attention", "attention", "attention", "attention", "residual", "norm", "ffn", "ffn", "residual", "norm", "residual"]);
   expect(role({ path: "layers.1.ffn.router", dims: "B T E", result: "product" })).toBe("router");
+  expect(role({ path: "layers.1.mamba.y", dims: "B T H W", result: "product" })).toBe("attention");
 });
 
 describe("columns of terms", () => {
