@@ -212,6 +212,23 @@ class Moe:
 
 
 @dataclass(frozen=True)
+class Without:
+    """No feed-forward part: a block is its attention, or what stands in its place, alone (Mamba-2's own models)."""
+
+    width: ClassVar[int] = 0
+    act: ClassVar[str] = ""
+    gated: ClassVar[bool] = False
+    bias: ClassVar[bool] = False
+    experts: ClassVar[int] = 0
+    chosen: ClassVar[int] = 0
+    shared: ClassVar[int] = 0
+    active: ClassVar[Fraction] = Fraction(1)
+
+
+AnyFfn = Mlp | Moe | Without
+
+
+@dataclass(frozen=True)
 class Layer:
     """One block: attention, feed-forward, and in a decoder that reads an encoder, cross attention.
 
@@ -222,7 +239,7 @@ class Layer:
     """
 
     attn: AnyAttention
-    ffn: Mlp | Moe
+    ffn: AnyFfn
     cross: Attention | None = None
     order: str = "pre"
     gain: float = 1.0

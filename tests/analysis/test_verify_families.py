@@ -30,7 +30,7 @@ from tiny import swapped
 
 _folders = TemporaryDirectory(prefix="pellucid-verify-")
 # a matrix that every token meets: neither a table nor an expert
-MET = re.compile(r".*(attn|attention|attn_norm|mlp|fc1|fc2|DenseReluDense|dense|intermediate)\b.*(weight|weight_scale_inv)")
+MET = re.compile(r".*(attn|attention|attn_norm|mlp|mixer|fc1|fc2|DenseReluDense|dense|intermediate)\b.*(weight|weight_scale_inv)")
 
 
 def fresh() -> Path:

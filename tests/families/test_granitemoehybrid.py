@@ -11,7 +11,7 @@ from pellucid.api.count import count
 from pellucid.errors import ConfigError
 from pellucid.families import understand
 from pellucid.families.fields import Fields
-from pellucid.families.granitemoehybrid import limits
+from pellucid.families.mamba_fields import limits
 
 Raw = dict[str, Any]
 # Sizes of Granite 4.0 H Tiny: 7 billion parameters, one of them for a token

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import torch
 
-from pellucid.config import AnyAttention, Config, Layer, Mlp, Moe, ShortConv
+from pellucid.config import AnyAttention, AnyFfn, Config, Layer, ShortConv
 from pellucid.counting.meta_run import meta_model
 from pellucid.nn.block import Block
 
@@ -45,7 +45,8 @@ def stack(kind: str, layers: tuple[Layer, ...]) -> Iterator[DrawnPart]:
         yield DrawnPart(kind, times=len(list(same)))
         inner = [(layer.attn.part, attention(layer.attn))]
         inner += [("cross", attention(layer.cross))] if layer.cross is not None else []
-        inner += [("experts" if layer.ffn.experts else "ffn", feed_forward(layer.ffn))]
+        if layer.ffn.width:
+            inner.append(("experts" if layer.ffn.experts else "ffn", feed_forward(layer.ffn)))
         for name, note in inner:
             yield from (DrawnPart("norm", depth=1),) if layer.order in BEFORE else ()
             yield DrawnPart(name, note, depth=1)
@@ -67,7 +68,7 @@ def attention(spec: AnyAttention) -> str:
     return f"{spec.kind} {spec.heads}{groups} × {spec.head_width}{rope}"
 
 
-def feed_forward(spec: Mlp | Moe) -> str:
+def feed_forward(spec: AnyFfn) -> str:
     """Write the sizes and the activation of a feed-forward part."""
     if spec.experts:
         return f"{spec.chosen} / {spec.experts} × {spec.width}, {spec.act}"

@@ -366,6 +366,6 @@ def summed(one: Layer, split: Split) -> int:
 
     A convolution is whole on every rank.
     """
-    split_attn, split_ffn = one.attn.heads > 0, split.ep == 1 or not one.ffn.experts or one.ffn.shared > 0
+    split_attn, split_ffn = one.attn.heads > 0, one.ffn.width > 0 and (split.ep == 1 or not one.ffn.experts or one.ffn.shared > 0)
     own = max(split_attn, split_ffn) if one.order.startswith("parallel") else split_attn + split_ffn
     return own + (one.cross is not None)

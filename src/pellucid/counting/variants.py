@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pellucid.config import AnyAttention, Attention, Config, Layer, Mlp, Moe
+from pellucid.config import AnyAttention, AnyFfn, Attention, Config, Layer, Mlp, Moe, Without
 from pellucid.counting import Bill, add_cache
 from pellucid.counting.distinct import distinct
 from pellucid.counting.meta_run import ran
@@ -68,7 +68,9 @@ def with_experts(cfg: Config, text: str) -> Config:
     n, chosen = int(match[1]), int(match[2] or 0)
     sparse = any(one.ffn.experts for one in cfg.layers)
 
-    def changed(ffn: Mlp | Moe) -> Mlp | Moe:
+    def changed(ffn: AnyFfn) -> AnyFfn:
+        if isinstance(ffn, Without):
+            return ffn
         if isinstance(ffn, Mlp):
             made = ffn if sparse else Moe(n, chosen or min(2, n), ffn.width, affinity="softmax", corrected=False, act=ffn.act)
         else:

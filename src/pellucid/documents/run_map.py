@@ -64,7 +64,7 @@ class MapBlockDocument(TypedDict):
         "norm of what the attention, or what stands in its place, adds, by the norm of the stream to which it is added",
     ]
     cross: Annotated[list[float | None], "the same of the cross-attention; []: the block has none"]
-    feed: Annotated[list[float | None], "the same of the feed-forward part or the experts"]
+    feed: Annotated[list[float | None], "the same of the feed-forward part or the experts; []: the block has none"]
     edges: Annotated[list[MapEdgeDocument], "the strongest between different rows, the strongest first"]
     crossed: Annotated[list[MapEdgeDocument], "the strongest of the cross-attention"]
 

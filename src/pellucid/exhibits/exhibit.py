@@ -74,8 +74,8 @@ Show = Callable[["Experiment"], Iterator[Panel | Claim]]
 
 
 def causal(cfg: Config) -> bool:
-    """True for a model that goes on with a text by itself, and whose blocks all attend."""
-    return cfg.encoder is None and not cfg.bidirectional and cfg.head and all(layer.attn.heads for layer in cfg.layers)
+    """True for a model that goes on with a text by itself, and whose blocks all attend and have a feed-forward part."""
+    return cfg.encoder is None and not cfg.bidirectional and cfg.head and all(layer.attn.heads and layer.ffn.width for layer in cfg.layers)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,8 @@ def lacks(stack: Stack, prefix: str) -> Iterator[str]:
         yield from (f"{at}.attn.{n}" for n in ("q_rot", "k_rot") if getattr(attn, "rope", None) is None)
         yield from (f"{at}.attn.{n}" for n in ("k", "v", "k_rot") if not hasattr(attn, "k"))  # a latent stands for them
         yield from (f"{at}.{n}" for n in ("attn_norm", "ffn_norm") if not hasattr(block, n))
-        yield from [f"{at}.mid"] * isinstance(block, ParallelBlock)  # which adds both parts at once
+        yield from [f"{at}.mid"] * (isinstance(block, ParallelBlock) or block.ffn is None)  # which adds all at once
+        yield from (f"{at}.{ours}" for ours in LENS.values() if block.ffn is None and ours.startswith("ffn"))
     yield from [f"{prefix}positions"] * (stack.positions is None and stack.sinusoids is None)
     yield from [f"{prefix}norm"] * (stack.norm is None)
 

@@ -1,28 +1,15 @@
 """Granite 4 (IBM, 2025): Mamba-2 in most layers, Granite's attention in the others, mostly without positions; experts or one network."""
 
 from dataclasses import replace
-from math import inf
-from typing import Any
 
 from pellucid import config as c
-from pellucid.families import granite, granitemoe, llama, moe_fields
+from pellucid.families import granite, granitemoe, llama, mamba_fields, moe_fields
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import CHANNEL_BIASES, CHANNELS, SPLIT, Rule
+from pellucid.families.names import SPLIT, Rule
 
 KINDS = {"mamba": "mamba", "linear_attention": "mamba", "attention": "attn", "full_attention": "attn"}
-NO_LIMIT = {"__float__": "Infinity"}  # transformers' own spelling of it
-
-
-def limits(hf: Fields) -> tuple[float, float | None]:
-    """Return the limits of dt; the upper one may be infinite."""
-    value = hf.get("time_step_limit", [0.0, NO_LIMIT])
-    pair: list[Any] = value if isinstance(value, list) and len(value) == 2 else [None, None]
-    numbers = pair[:1] if pair[1] in (NO_LIMIT, inf) else pair
-    if any(type(n) not in (int, float) for n in numbers) or not 0 <= numbers[0] <= numbers[-1]:
-        raise hf.fault("time_step_limit", value, "[a, b], 0 ≤ a ≤ b ≤ ∞")
-    return float(numbers[0]), float(numbers[1]) if len(numbers) > 1 else None
 
 
 def mamba(hf: Fields) -> c.Mamba2:
@@ -35,7 +22,7 @@ def mamba(hf: Fields) -> c.Mamba2:
         head = hf.integer("mamba_d_head")
         hf.relate(head * heads == inner, "mamba_d_head * mamba_n_heads == mamba_expand * hidden_size", mamba_d_head=head, inner=inner)
     hf.read.add("mamba_chunk_size")
-    least, most = limits(hf)
+    least, most = mamba_fields.limits(hf)
     return c.Mamba2(
         groups=groups,
         state_width=hf.integer("mamba_d_state", 256),
@@ -75,16 +62,6 @@ def config(hf: Fields) -> c.Config:
 
 
 LAYER = "model.layers.{i}."
-MAMBA_RULES = (
-    Rule(f"{LAYER}mamba.in_proj.*", tuple(f"layers.{{i}}.mamba.{n}.*" for n in ("z", "x", "b", "c", "dt_in")), SPLIT),
-    Rule(f"{LAYER}mamba.conv1d.weight", tuple(f"layers.{{i}}.mamba.{n}_kernel" for n in "xbc"), CHANNELS),
-    Rule(f"{LAYER}mamba.conv1d.bias", tuple(f"layers.{{i}}.mamba.{n}_kernel_bias" for n in "xbc"), CHANNEL_BIASES),
-    Rule(f"{LAYER}mamba.A_log", "layers.{i}.mamba.log_rate"),
-    Rule(f"{LAYER}mamba.dt_bias", "layers.{i}.mamba.rate_bias"),
-    Rule(f"{LAYER}mamba.D", "layers.{i}.mamba.skip"),
-    Rule(f"{LAYER}mamba.norm.weight", "layers.{i}.mamba.norm.weight"),
-    Rule(f"{LAYER}mamba.out_proj.*", "layers.{i}.mamba.o.*"),
-)
 
 
 def rules(cfg: c.Config) -> tuple[Rule, ...]:
@@ -92,7 +69,7 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
     return (
         *granitemoe.RULES,
         Rule(f"{LAYER}input_layernorm.*", "layers.{i}.mamba_norm.*"),
-        *MAMBA_RULES,
+        *mamba_fields.rules(f"{LAYER}mamba"),
         Rule(f"{LAYER}shared_mlp.input_linear.*", (f"{network}.gate.*", f"{network}.up.*"), SPLIT),
         Rule(f"{LAYER}shared_mlp.output_linear.*", f"{network}.down.*"),
     )

@@ -39,7 +39,9 @@ def attention(cfg: c.Config, spec: c.AnyAttention, table: Embedding | None) -> A
     return part(cfg, spec) if spec.buckets is None else part(cfg, spec, table)
 
 
-def feed_forward(cfg: c.Config, spec: c.Mlp | c.Moe) -> Mlp | Moe:
+def feed_forward(cfg: c.Config, spec: c.AnyFfn) -> Mlp | Moe | None:
+    if isinstance(spec, c.Without):
+        return None
     if isinstance(spec, c.Moe):
         return InputWeightedMoe(cfg, spec) if spec.share_first else Moe(cfg, spec)
     return GatedMlp(cfg, spec) if spec.gated else Mlp(cfg, spec)
@@ -50,7 +52,7 @@ class Block(nn.Module):
 
     attn: AnyAttention
     cross: CrossAttention | None
-    ffn: Mlp | Moe
+    ffn: Mlp | Moe | None
     leaves = "out"  # the name of the tensor that leaves it
 
     def __init__(self, cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> None:
@@ -62,13 +64,16 @@ class Block(nn.Module):
         if spec.cross is not None:
             self.add_norms("cross", cfg)
         self.cross = CrossAttention(cfg, spec.cross) if spec.cross is not None else None
-        self.add_norms("ffn", cfg)
         self.ffn = feed_forward(cfg, spec.ffn)
+        if self.ffn is not None:
+            self.add_norms("ffn", cfg)
 
     def add_norms(self, part: str, cfg: c.Config) -> None:
         self.add_module(f"{part}_norm", NORMS[cfg.norm](cfg.width, cfg.eps))
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
+        if self.ffn is None:
+            return self.sum(x, self.mixer, "out", step)
         x = self.sum(x, self.mixer, "mid", step)
         if self.cross is not None:
             x = self.sum(x, "cross", "crossed", step)
@@ -152,6 +157,8 @@ ORDERS = {
 
 
 def block(cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> Block:
+    if isinstance(spec.ffn, c.Without) and (spec.order != "pre" or spec.cross is not None):
+        raise ValueError(f"one part alone in order {spec.order}: its norm stands before it")
     made: Block = ORDERS[spec.order](cfg, spec, table)
     for path, rank in spec.ranks:
         thin(made, path, rank)

@@ -38,7 +38,7 @@ def shape(bills: Sequence[Bill]) -> Rows:
     yield each(say("count.row.kv_heads"), lambda c: several(one.attn.kv_heads for one in c.layers if one.attn.kv_heads is not None))
     yield each(say("count.row.head_width"), lambda c: several(one.attn.head_width for one in c.layers if one.attn.heads))
     yield each(say("count.row.window"), lambda c: several(w for one in c.layers if (w := window(one))))
-    yield each(say("count.row.ffn"), lambda c: several(one.ffn.width for one in c.layers))
+    yield each(say("count.row.ffn"), lambda c: several(one.ffn.width for one in c.layers if one.ffn.width))
     yield each(say("count.row.experts"), lambda c: several(experts(one) for one in c.layers if one.ffn.experts))
     yield each(say("count.row.vocabulary"), lambda c: c.vocab)
 

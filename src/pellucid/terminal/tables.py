@@ -86,7 +86,7 @@ def row(cfg: Config) -> list[Cell]:
         several(one.attn.heads for one in cfg.layers if one.attn.heads),
         several(one.attn.kv_heads for one in cfg.layers if one.attn.kv_heads is not None),
         several(one.attn.head_width for one in cfg.layers if one.attn.heads),
-        several(one.ffn.width for one in cfg.layers),
+        several(one.ffn.width for one in cfg.layers if one.ffn.width),
         several(f"{f.chosen}/{f.experts}" for f in sparse),
         cfg.vocab,
     ]

@@ -7,7 +7,7 @@ export interface MapBlockDocument {
   norms: (number | null)[]; // of the residual stream that leaves the block
   attention: (number | null)[]; // norm of what the attention, or what stands in its place, adds, by the norm of the stream to which it is added
   cross: (number | null)[]; // the same of the cross-attention; []: the block has none
-  feed: (number | null)[]; // the same of the feed-forward part or the experts
+  feed: (number | null)[]; // the same of the feed-forward part or the experts; []: the block has none
   edges: MapEdgeDocument[]; // the strongest between different rows, the strongest first
   crossed: MapEdgeDocument[]; // the strongest of the cross-attention
 }

@@ -1,0 +1,33 @@
+"""What families with Mamba-2's layers share: the limits of dt, and the names of a layer's tensors."""
+
+from math import inf
+from typing import Any
+
+from pellucid.families.fields import Fields
+from pellucid.families.names import CHANNEL_BIASES, CHANNELS, SPLIT, Rule
+
+NO_LIMIT = {"__float__": "Infinity"}  # transformers' own spelling of it
+
+
+def limits(hf: Fields) -> tuple[float, float | None]:
+    """Return the limits of dt; the upper one may be infinite."""
+    value = hf.get("time_step_limit", [0.0, NO_LIMIT])
+    pair: list[Any] = value if isinstance(value, list) and len(value) == 2 else [None, None]
+    numbers = pair[:1] if pair[1] in (NO_LIMIT, inf) else pair
+    if any(type(n) not in (int, float) for n in numbers) or not 0 <= numbers[0] <= numbers[-1]:
+        raise hf.fault("time_step_limit", value, "[a, b], 0 ≤ a ≤ b ≤ ∞")
+    return float(numbers[0]), float(numbers[1]) if len(numbers) > 1 else None
+
+
+def rules(disk: str, ours: str = "layers.{i}.mamba") -> tuple[Rule, ...]:
+    """Return the rules of a layer's tensors below these names."""
+    return (
+        Rule(f"{disk}.in_proj.*", tuple(f"{ours}.{n}.*" for n in ("z", "x", "b", "c", "dt_in")), SPLIT),
+        Rule(f"{disk}.conv1d.weight", tuple(f"{ours}.{n}_kernel" for n in "xbc"), CHANNELS),
+        Rule(f"{disk}.conv1d.bias", tuple(f"{ours}.{n}_kernel_bias" for n in "xbc"), CHANNEL_BIASES),
+        Rule(f"{disk}.A_log", f"{ours}.log_rate"),
+        Rule(f"{disk}.dt_bias", f"{ours}.rate_bias"),
+        Rule(f"{disk}.D", f"{ours}.skip"),
+        Rule(f"{disk}.norm.weight", f"{ours}.norm.weight"),
+        Rule(f"{disk}.out_proj.*", f"{ours}.o.*"),
+    )
