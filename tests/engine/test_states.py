@@ -25,8 +25,8 @@ from pellucid.ops.sampling.settings import Sampling
 from pellucid.watching.watch import watch
 from tiny import far, ids, swapped
 
-FAMILIES = ("qwen3_5_text", "qwen3_next", "granitemoehybrid")
-PARTS = {"qwen3_5_text": "delta", "granitemoehybrid": "mamba"}  # one family of each kind, and its part
+FAMILIES = ("qwen3_5_text", "qwen3_next", "granitemoehybrid", "nemotron_h", "mamba2")
+PARTS = {"qwen3_5_text": "delta", "granitemoehybrid": "mamba", "mamba2": "mamba"}  # each kind of state, one without attention
 GREEDY = Sampling(temperature=0.0, seed=1)
 BOUNDS = {torch.float64: 1e-11, torch.float32: 1e-4}
 DTYPES = [*BOUNDS]
@@ -127,7 +127,7 @@ def apart(a: list[list[float]], b: list[list[float]]) -> float:
 PROMPTS = [ids(n, seed=n).tolist() for n in (5, 16, 33, 21, 8)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_among_others_and_preempted(family: str, dtype: torch.dtype) -> None:
     """Each text is the one that it would be alone, in steps of mixed chunks, and where pages run out and a text begins again."""
