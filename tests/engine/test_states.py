@@ -18,7 +18,7 @@ from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.gated_delta import GatedDelta
-from pellucid.nn.mamba2 import Mamba2
+from pellucid.nn.state_space import Mamba2
 from pellucid.nn.transformer import Decoder
 from pellucid.ops import native, scan
 from pellucid.ops.sampling.settings import Sampling

@@ -27,8 +27,8 @@ def test_parts_become_blocks() -> None:
     cfg = understand(BASE)[1]
     drawn = "".join(("M" if one.attn.part == "mamba" else "*") + "-" * bool(one.ffn.width) for one in cfg.layers)
     assert drawn == LAYERS and len(cfg.layers) == 28 and cfg.layers[3].ffn.width == 0 and cfg.layers[4].attn.part == "attn"
-    listed = {"layers_block_type": [{"M": "mamba", "*": "attention", "-": "mlp"}[x] for x in LAYERS]}
-    assert understand({k: v for k, v in BASE.items() if k != "hybrid_override_pattern"} | listed)[1] == cfg
+    spelt = {"layers_block_type": [{"M": "mamba", "*": "attention", "-": "mlp"}[x] for x in LAYERS]}
+    assert understand({k: v for k, v in BASE.items() if k != "hybrid_override_pattern"} | spelt)[1] == cfg
 
 
 @pytest.mark.parametrize("value", ["M-E", "-M", "M--", "", "M|*", ["mamba", "moe"], ["M", 3], 7, {"M": 1}])

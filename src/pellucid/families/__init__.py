@@ -28,6 +28,7 @@ NOT_FAMILIES = {
         "names",
         "quantisation",
         "rope",
+        "mamba_fields",
         "moe_fields",
     ),
 }

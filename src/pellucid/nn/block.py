@@ -15,11 +15,11 @@ from pellucid.nn.gated_delta import GatedDelta
 from pellucid.nn.latent import Latent
 from pellucid.nn.linear import Embedding
 from pellucid.nn.low_rank import thin
-from pellucid.nn.mamba2 import Mamba2
 from pellucid.nn.mlp import GatedMlp, Mlp
 from pellucid.nn.moe import InputWeightedMoe, Moe
 from pellucid.nn.norm import NORMS
 from pellucid.nn.short_conv import ShortConv
+from pellucid.nn.state_space import Mamba2
 from pellucid.watching.tap import tap
 
 AnyAttention = Attention | Latent | ShortConv | GatedDelta | Mamba2
@@ -157,8 +157,7 @@ ORDERS = {
 
 
 def block(cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> Block:
-    if isinstance(spec.ffn, c.Without) and (spec.order != "pre" or spec.cross is not None):
-        raise ValueError(f"one part alone in order {spec.order}: its norm stands before it")
+    assert spec.ffn.width or (spec.order == "pre" and spec.cross is None)  # a part alone has its norm before it
     made: Block = ORDERS[spec.order](cfg, spec, table)
     for path, rank in spec.ranks:
         thin(made, path, rank)
