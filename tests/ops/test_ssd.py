@@ -75,6 +75,22 @@ def test_the_kernels_err_no_more(dtype: torch.dtype) -> None:
     assert not torch.equal(y, ops.ssd(*given[:5], given[5] + 1, states()))
 
 
+@needs_kernels
+@torch.no_grad()
+@pytest.mark.parametrize("texts", [1, 2])
+def test_a_plain_batch_runs_by_the_kernel(texts: int) -> None:
+    given, calls = [x[:texts] if x.ndim > 1 else x for x in operands(torch.float32)], list[int]()
+    own = native.scan
+
+    def counted(*how: object) -> Tensor:
+        calls.append(1)
+        return own(*how)  # type: ignore[arg-type]
+
+    with swapped(native, "scan", counted):
+        y = ops.ssd(*given, States([TextStates(slice(None), torch.arange(ROWS).expand(texts, ROWS))]))
+    assert calls == [1] and far(y, dual(*(x.double() for x in given))) < 1e-4
+
+
 @torch.no_grad()
 def test_a_step_in_time_keeps_its_limits() -> None:
     x, bias = drawn(1, 1, 9, HEADS), drawn(2, HEADS)

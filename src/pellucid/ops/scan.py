@@ -130,7 +130,7 @@ class Scan(Segment):
         if text.pages is not None:
             pages = replace(text.pages, positions=at)
         else:  # a page for each text
-            table = torch.arange(len(q))[:, None].expand(-1, length).reshape(-1, 1)
+            table = torch.arange(len(q)).repeat_interleave(length)[:, None]
             pages = PagedRows((operands.decay.new_empty(2 * len(q), *self.shape),), table, length + 1, at)
         if text.padded or not native.fits_scan(operands, pages, how.corrects, self.skip):
             return None
