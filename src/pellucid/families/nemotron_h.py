@@ -26,7 +26,7 @@ UNUSED = """
 
 def pattern(hf: Fields) -> str:
     """Return the layers of the file as a text of M, * and -; a feed-forward part must stand behind one that mixes rows."""
-    field = "layers_block_type" if "layers_block_type" in hf else "hybrid_override_pattern"
+    field = "hybrid_override_pattern" if "hybrid_override_pattern" in hf and "layers_block_type" not in hf else "layers_block_type"
     value = hf.get(field)
     letters = [KINDS.get(v, "") if isinstance(v, str) else "" for v in value] if isinstance(value, list) else value
     allowed = "M, *, -: mamba | linear_attention, attention | full_attention, mlp"

@@ -75,13 +75,16 @@ class InBlocks:
 
 Method = Fp8 | Mxfp4 | Gptq | Awq | CompressedTensors | BitsAndBytes | InBlocks
 # A choice that rounding would change; small tables of which a row is read; a matrix that attention reads from both of its sides at every
-# step, though it never calls it; and the few rows of a convolution, which is no product of matrices
-PLAIN = {"router", "positions", "types", "relative", "kv_b", "kernel"}
+# step, though it never calls it
+PLAIN = {"router", "positions", "types", "relative", "kv_b"}
 
 
 def in_blocks(path: str, shape: tuple[int, ...]) -> bool:
-    """True if int8 and int4 apply to the weight at `path`: matrices and experts, but not the parts in PLAIN, norms or biases."""
-    return len(shape) > 1 and not path.endswith("bias") and PLAIN.isdisjoint(path.split("."))
+    """True if int8 and int4 apply to the weight at `path`: matrices and experts, but not the parts in PLAIN, norms or biases.
+
+    Nor to the few rows of a convolution's kernel, which is no product of matrices.
+    """
+    return len(shape) > 1 and not path.endswith(("bias", "kernel")) and PLAIN.isdisjoint(path.split("."))
 
 
 def fields(form: str) -> dict[str, object]:

@@ -20,11 +20,11 @@ KIND = Kind(
     quirks={
         "plain": {},
         "one group, biases, tied": {"n_groups": 1, "use_bias": True, "tie_word_embeddings": True, "expand": 1, "head_dim": 4},
-        "limits, short": {"time_step_limit": [0.4, 1.5], "conv_kernel": 2, "use_conv_bias": False, "layer_norm_epsilon": 0.01},
+        "limits, short": {"time_step_limit": [0.05, 0.2], "conv_kernel": 2, "use_conv_bias": False, "layer_norm_epsilon": 0.01},
         "a group a head": {"n_groups": 8, "time_step_limit": [0.6, float("inf")], "hidden_act": "gelu", "residual_in_fp32": True},
     },
     dtypes=("plain", "one group, biases, tied"),
-    changes=(("plain", {"layer_norm_epsilon": 1.1e-5}), ("limits, short", {"time_step_limit": [0.4, 1.4]})),
+    changes=(("plain", {"layer_norm_epsilon": 1.1e-5}), ("limits, short", {"time_step_limit": [0.05, 0.15]})),
     refused=(
         ("plain", {"head_dim": 4}, "num_heads * head_dim == expand * hidden_size"),
         ("plain", {"n_groups": 3}, "num_heads % n_groups == 0"),
