@@ -67,7 +67,7 @@ class Mamba2(AttentionSpec):
     groups: int  # of heads that share B and C
     state_width: int  # N of the paper: of a row of B and C
     state_heads: int
-    head: int  # P of the paper: of a head's row of x
+    row_width: int  # P of the paper: of a head's row of x
     rows: int = 4  # that the convolutions of x, B and C sum, a token's own included
     act: str = "silu"  # of their sums
     kernel_bias: bool = True  # of the convolutions
@@ -90,12 +90,12 @@ class Mamba2(AttentionSpec):
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        return self.state_heads, self.state_width, self.head
+        return self.state_heads, self.state_width, self.row_width
 
     def rows_kept(self, context: int) -> int:
         return min(context, self.rows)
 
     def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
         """Yield the products of a token: a state is written and read once, and each channel sums a few rows."""
-        channels = 2 * self.groups * self.state_width + self.state_heads * self.head
+        channels = 2 * self.groups * self.state_width + self.state_heads * self.row_width
         yield "T·(2·H·K·W + J·(2·G·K + H·W))", (rows, (2 * self.state, self.rows * channels))

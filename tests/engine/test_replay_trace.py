@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from covering import config_of
+from pellucid.batch.states import stateful
 from pellucid.engine import replay_trace
 from pellucid.engine.plans import DecodeStep, Plans
 from pellucid.nn.transformer import EncoderDecoder
@@ -26,7 +27,7 @@ from tiny import swapped, tiny
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 VARIANTS = [case for i, case in enumerate(DECODED) if FULL or case[1] == "plain" or i % 4 == 0]
 ASKED: tuple[dict[str, Any], ...] = (
-    {}, {"request": "a"}, {"only": "*layers.*.attn.*"}, {"only": "*layers.0.ffn*", "request": "b"}, {"request": "c", "inside": "listed"},
+    {}, {"request": "a"}, {"only": "*layers.0.*.*"}, {"only": "*layers.0.*norm*", "request": "b"}, {"request": "c", "inside": "listed"},
 )  # fmt: skip
 
 
@@ -91,7 +92,10 @@ def holds(model: Any, how: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(("family", "quirk"), VARIANTS)
 @pytest.mark.quick(2)
 def test_a_replay_tells_what_a_forward_shows(family: str, quirk: str) -> None:
-    """Once steps of one row and of three are recorded, replays give the forward's records and no forward runs."""
+    """Once steps of one row and of three are recorded, replays give the forward's records and no forward runs.
+
+    A state has gone on when a replay tells of it, so watched steps of such a model are forwards.
+    """
     model = tiny(config_of(family, quirk), torch.float32, std=0.2)
     planned = (family, quirk) not in REFUSED and family not in REFUSED and not isinstance(model, EncoderDecoder)
     variant = VARIANTS.index((family, quirk))
@@ -109,7 +113,7 @@ def test_a_replay_tells_what_a_forward_shows(family: str, quirk: str) -> None:
         assert alike(got, watched(prefilled(model, False), how))
         assert sum(map(len, got)) > 0
         if planned and "inside" not in how:
-            assert forwards[0] == len(made.buffers) == 2
+            assert len(made.buffers) == 2 and (forwards[0] == 2) != stateful(model)
 
 
 @needs_kernels

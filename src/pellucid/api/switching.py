@@ -220,16 +220,41 @@ BESIDE: dict[str, tuple[Callable[[Any], bool], Callable[[Any], str]]] = {
     "reach": (lambda b: not exact(b) < b.reach <= FAR, lambda b: f"{exact(b) + 1} … {FAR}"),
     "kv_heads": (lambda a: a.heads % a.kv_heads != 0, lambda a: divisors(a.heads)),
     "rope": (lambda a: a.rope is not None and odd(a.rope.width, a), lambda a: f"2, 4 … {reach(a)}"),
-    "groups": (lambda m: m.experts % m.groups != 0, lambda m: divisors(m.experts)),
+    "groups": (lambda m: shared_out(m) % m.groups != 0, lambda m: divisors(shared_out(m))),
+    "least": (lambda m: least_of_all(m) > most_of_all(m), lambda m: f"0 … {plain(most_of_all(m))}"),
+    "most": (lambda m: least_of_all(m) > most_of_all(m), lambda m: f"≥ {plain(float(m.least))}"),
     "groups_chosen": (lambda m: m.groups_chosen > m.groups, lambda m: f"1 … {m.groups}"),
     "group_best": (lambda m: m.groups > 1 and m.group_best > m.experts // m.groups, lambda m: f"1 … {m.experts // m.groups}"),
     "chosen": (lambda m: hasattr(m, "experts") and m.chosen > in_reach(m), lambda m: f"1 … {in_reach(m)}"),
-    "act": (lambda m: m.act == "clamped" and not m.gated, lambda m: ", ".join(ACTS)),
+    "act": (lambda m: m.act == "clamped" and not getattr(m, "gated", False), lambda m: ", ".join(ACTS)),
     "order": (
-        lambda one: one.cross is not None and one.order.startswith("parallel"),
-        lambda one: ", ".join(o for o in ORDERS if not o.startswith("parallel")),
+        lambda one: one.order not in orders(one),
+        lambda one: ", ".join(orders(one)),
     ),
 }
+
+
+def orders(one: Any) -> list[str]:
+    """Return the orders that a layer may have: of a part alone before it, of one with cross attention no parallel one."""
+    if not one.ffn.width:
+        return ["pre"]
+    return [o for o in ORDERS if one.cross is None or not o.startswith("parallel")]
+
+
+def shared_out(spec: Any) -> int:
+    """Return the number of experts, or of heads with a state, that groups share out."""
+    return int(getattr(spec, "experts", 0) or spec.state_heads)
+
+
+def least_of_all(spec: Any) -> float:
+    """Return the lower limit of a step in time; 0 of a spec without limits."""
+    return float(spec.least) if hasattr(spec, "most") else 0.0
+
+
+def most_of_all(spec: Any) -> float:
+    """Return the upper limit of a step in time; infinite without one."""
+    most = getattr(spec, "most", None)
+    return math.inf if most is None else float(most)
 
 
 def reach(attn: Any) -> int:

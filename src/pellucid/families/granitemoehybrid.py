@@ -27,7 +27,7 @@ def mamba(hf: Fields) -> c.Mamba2:
         groups=groups,
         state_width=hf.integer("mamba_d_state", 256),
         state_heads=heads,
-        head=inner // heads,
+        row_width=inner // heads,
         rows=hf.integer("mamba_d_conv", 4, high=4096),
         act=hf.choice("hidden_act", ACTS, "silu"),
         kernel_bias=hf.flag("mamba_conv_bias", True),

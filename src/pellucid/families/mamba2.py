@@ -22,7 +22,7 @@ def config(hf: Fields) -> c.Config:
         groups=groups,
         state_width=hf.integer("state_size", 128),
         state_heads=heads,
-        head=head,
+        row_width=head,
         rows=hf.integer("conv_kernel", 4, high=4096),
         act=hf.choice("hidden_act", ACTS, "silu"),
         kernel_bias=hf.flag("use_conv_bias", True),

@@ -49,7 +49,7 @@ def mamba(hf: Fields) -> c.Mamba2:
         groups=groups,
         state_width=hf.integer("ssm_state_size", 128),
         state_heads=heads,
-        head=hf.integer("mamba_head_dim", 64),
+        row_width=hf.integer("mamba_head_dim", 64),
         rows=hf.integer("conv_kernel", 4, high=4096),
         act=hf.choice("mamba_hidden_act", ACTS, "silu"),
         kernel_bias=hf.flag("use_conv_bias", True),

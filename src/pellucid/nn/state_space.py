@@ -26,21 +26,21 @@ class Mamba2(nn.Module):
 
     def __init__(self, cfg: c.Config, spec: c.Mamba2) -> None:
         super().__init__()
-        heads, shared = (spec.state_heads, spec.head), (spec.groups, spec.state_width)
+        heads, shared = (spec.state_heads, spec.row_width), (spec.groups, spec.state_width)
         self.z, self.x, self.b, self.c = (Linear(cfg.width, n * width, spec.bias) for n, width in (heads, heads, shared, shared))
         self.dt_in = Linear(cfg.width, spec.state_heads, spec.bias)
         self.x_kernel, self.b_kernel, self.c_kernel = (nn.Parameter(torch.ones(spec.rows, *sizes)) for sizes in (heads, shared, shared))
         for name, sizes in {"x": heads, "b": shared, "c": shared}.items():
             self.register_parameter(f"{name}_kernel_bias", nn.Parameter(torch.zeros(sizes)) if spec.kernel_bias else None)
         self.log_rate, self.rate_bias, self.skip = (nn.Parameter(make(spec.state_heads)) for make in (torch.zeros, torch.ones, torch.ones))
-        self.norm = GroupRmsNorm(spec.state_heads * spec.head, cfg.eps, spec.groups)
-        self.o = Linear(spec.state_heads * spec.head, cfg.width, spec.bias)
+        self.norm = GroupRmsNorm(spec.state_heads * spec.row_width, cfg.eps, spec.groups)
+        self.o = Linear(spec.state_heads * spec.row_width, cfg.width, spec.bias)
         self.state = MatrixState(spec.rows, spec.state_shape)
         self.window, self.spec = spec.rows, spec
 
     def forward(self, u: Tensor, step: Step) -> Tensor:
         spec = self.spec
-        x = tap(self.x(u).unflatten(-1, (-1, spec.head)), "x: B T H W")
+        x = tap(self.x(u).unflatten(-1, (-1, spec.row_width)), "x: B T H W")
         b = tap(self.b(u).unflatten(-1, (-1, spec.state_width)), "b: B T G K")
         c = tap(self.c(u).unflatten(-1, (-1, spec.state_width)), "c: B T G K")
         last = step.store(self, x, b, c)
@@ -50,5 +50,5 @@ class Mamba2(nn.Module):
         dt = tap(ops.softplus(tap(self.dt_in(u), "dt_in: B T H"), self.rate_bias, spec.least, spec.most), "dt: B T H")
         decay = tap(ops.decay(dt, self.log_rate), "decay: B T H")
         y = tap(ops.ssd(x, b, c, dt, decay, self.skip, step.states(self.state, decay)), "y: B T H W")
-        z = tap(self.z(u).unflatten(-1, (-1, spec.head)), "z: B T H W")
+        z = tap(self.z(u).unflatten(-1, (-1, spec.row_width)), "z: B T H W")
         return self.o(tap(self.norm(y, z), "y_gated: B T H W").flatten(-2))  # type: ignore[no-any-return]
