@@ -1,9 +1,11 @@
 """A matrix of each head that every token fades and adds a product to: what the delta rule and Mamba-2's scan have in common.
 
-S <- decay · S + k rowᵀ        y = Sᵀq + skip · v
+    S <- decay · S + k rowᵀ        y = Sᵀq + skip · v
 
-delta rule   row = beta · (v − decay · Sᵀk)         what S lacks under the key k
-Mamba-2      row = dt · v                           v itself: k, q and v are the paper's B, C and x
+    delta rule   row = beta · (v − decay · Sᵀk)         what S lacks under the key k
+    Mamba-2      row = dt · v                           v itself: k, q and v are the paper's B, C and x
+
+Tokens are taken one after another, by a kernel where it fits, so that a row has the same bits in any chunk.
 """
 
 from collections.abc import Callable
