@@ -39,7 +39,7 @@ DTYPES = (*BYTES, "mxfp4")
 def format_of(c: Counted, dtype: str) -> Format | None:
     """Return the format of one weight, None if it stays plain, as biases and norms always do."""
     f = FORMATS.get(dtype)
-    is_matrix = len(c.weight.shape) > 1 and c.weight.parameter and not c.path.endswith("bias")
+    is_matrix = len(c.weight.shape) > 1 and c.weight.parameter and not c.path.endswith(("bias", "kernel"))
     if dtype in BITS and not in_blocks(c.path, c.weight.shape):
         return None
     if f is None or not is_matrix or c.part == "norms" or c.part in f.spared or (f.only and c.part not in f.only):
