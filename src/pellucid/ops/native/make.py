@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -40,22 +41,32 @@ def compiler() -> str | None:
 
 
 def build(into: Path = HERE) -> list[Path]:
-    """Compile kernels_avx2.so and the others into a folder. Returns the libraries that compiled, none without a compiler."""
-    cxx, made = compiler(), list[Path]()
+    """Compile kernels_avx2.so and the others into a folder, as many at once as there are cores.
+
+    Returns the libraries that compiled, none without a compiler.
+    """
+    cxx = compiler()
     if cxx is None:
-        return made
-    for name, flags in FLAGS.items():
-        part, out = into / f"kernels_{name}.{os.getpid()}.o", into / f"kernels_{name}.so"
-        stamp = f'-DDIGEST="{digest()}"'
-        steps = (
-            [cxx, *COMMON, *flags, stamp, "-c", str(HERE / "kernels.cpp"), "-o", str(part)],
-            [cxx, "-shared", str(part), "-o", f"{part}.so"],
-        )
-        if all(subprocess.run(step, check=False).returncode == 0 for step in steps):
-            os.replace(f"{part}.so", out)  # atomic: a process that has the old one open keeps it
-            made.append(out)
-        part.unlink(missing_ok=True)
-    return made
+        return []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = pool.map(lambda name: compiled(cxx, name, into), FLAGS)
+        return [path for path in made if path is not None]
+
+
+def compiled(cxx: str, name: str, into: Path) -> Path | None:
+    """Compile the library of one instruction set. None if the compiler refuses."""
+    part, out = into / f"kernels_{name}.{os.getpid()}.o", into / f"kernels_{name}.so"
+    stamp = f'-DDIGEST="{digest()}"'
+    steps = (
+        [cxx, *COMMON, *FLAGS[name], stamp, "-c", str(HERE / "kernels.cpp"), "-o", str(part)],
+        [cxx, "-shared", str(part), "-o", f"{part}.so"],
+    )
+    built = all(subprocess.run(step, check=False).returncode == 0 for step in steps)
+    part.unlink(missing_ok=True)
+    if not built:
+        return None
+    os.replace(f"{part}.so", out)  # atomic: a process that has the old one open keeps it
+    return out
 
 
 def platform_tag(libraries: list[Path]) -> str:
