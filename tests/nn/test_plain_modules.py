@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import re
 import types
 import weakref
 from collections.abc import Callable
@@ -94,6 +95,23 @@ def left_by_generation() -> int:
         return sum(weight() is not None for weight in weights)
     finally:
         gc.enable()
+
+
+def drawn_before_its_norm(model: nn.Module) -> list[str]:
+    """Return the parts of blocks whose weights a seed draws before those of the part's norm."""
+    order = [name for name, _ in model.named_modules()]
+    parts = [n for n in order if re.search(r"layers\.\d+\.\w+$", n) and f"{n}_norm" in order]
+    return [n for n in parts if order.index(n) < order.index(f"{n}_norm")]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_seed_draws_a_norm_before_its_part(family: str) -> None:
+    """Another order gives a recipe's seed other first weights. The mutant has a norm behind its part."""
+    model = tiny(family)
+    assert drawn_before_its_norm(model) == []
+    block = next(m for m in model.modules() if "ffn_norm" in m._modules)
+    block._modules["ffn_norm"] = block._modules.pop("ffn_norm")
+    assert drawn_before_its_norm(model)
 
 
 def test_a_model_that_has_generated_frees_its_weights() -> None:

@@ -64,9 +64,9 @@ class Block(nn.Module):
         if spec.cross is not None:
             self.add_norms("cross", cfg)
         self.cross = CrossAttention(cfg, spec.cross) if spec.cross is not None else None
-        self.ffn = feed_forward(cfg, spec.ffn)
-        if self.ffn is not None:
+        if spec.ffn.width:  # before the part: a recipe's seed draws the weights in this order
             self.add_norms("ffn", cfg)
+        self.ffn = feed_forward(cfg, spec.ffn)
 
     def add_norms(self, part: str, cfg: c.Config) -> None:
         self.add_module(f"{part}_norm", NORMS[cfg.norm](cfg.width, cfg.eps))
