@@ -19,7 +19,7 @@ from pellucid.api.switching import CHOICES, Field, fields, general
 from pellucid.api.variant import switches, variant
 from pellucid.batch.step import Step
 from pellucid.documents import part_settings
-from pellucid.engine import engine
+from pellucid.engine import generation
 from pellucid.errors import PellucidError, UseError
 from tiny import far, swapped
 from variant_models import NAMES, PROMPT, copies, inputs, plain
@@ -64,7 +64,7 @@ def test_a_model_that_is_cast_casts_its_variants() -> None:
     assert other.generate(PROMPT, 2) == " Paris." and len(other.engines) == 1
     model.to(torch.float64)
     other.engines[0].made_for = None
-    with swapped(engine, "dtype_and_device", lambda module: None), pytest.raises(RuntimeError):
+    with swapped(generation, "dtype_and_device", lambda module: None), pytest.raises(RuntimeError):
         other.generate(PROMPT, 2)
     model.to(torch.float32)
     assert other.dtype == torch.float32 and other.generate(PROMPT, 2) == " Paris."

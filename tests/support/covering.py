@@ -80,8 +80,11 @@ _COVER = [
     ("lfm2", "plain"),
     ("lfm2", "longer, biases"),
     ("lfm2", "a wider factor"),
+    ("granitemoehybrid", "rope, limits, short"),
     ("llama", "dynamic"),
     ("llama4_text", "as Scout"),
+    ("mamba2", "plain"),
+    ("mamba2", "one group, biases, tied"),
     ("marian", "gelu, starts elsewhere"),
     ("minimax_m2", "plain"),
     ("mixtral", "all experts"),
@@ -96,7 +99,7 @@ _COVER = [
     ("t5", "plain"),
 ]
 _PLAIN = ["bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
-_PLAIN += ["cohere", "gpt_neox", "granite", "nemotron", "exaone4", "olmo2", "lfm2", "minimax_m2", "qwen3_5_text"]
+_PLAIN += ["cohere", "gpt_neox", "granite", "nemotron", "exaone4", "olmo2", "lfm2", "minimax_m2", "qwen3_5_text", "mamba2", "nemotron_h"]
 _PLAIN += ["llama4_text", "marian", "opt", "qwen2_moe", "t5"]
 COVER: list[Case] = CASES if FULL else _COVER
 EACH: list[Case] = [case for case in CASES if FULL or case in _COVER or case[1] == "plain"]  # every family, and every part

@@ -95,7 +95,7 @@ class Engine:
         self.unfinished = False  # a step has begun and not ended
         self.deterministic = self.speculates = False
         self.draft: Draft | None = None
-        self.propose = self.set_proposals
+        self.propose: Callable[[list[Sequence], Draft | None], None] = propose
         self.module = nn.Module()  # what `watch` watches; a simulation has none
         self.made_for: tuple[object, object] | None = None  # the dtype and device of its module's weights when its pages were made
 
@@ -213,7 +213,7 @@ class Engine:
         """Run the rows that the scheduler chooses from the queue, and process their logits."""
         self.unfinished = True
         if self.speculates:
-            self.propose()
+            self.propose(self.queue.running, self.draft)
         chunks = schedule(self.queue, self.storage, self.limits)
         if chunks:
             logits = self.run(chunks)
@@ -221,10 +221,6 @@ class Engine:
                 s.edited |= edits(s.key)  # then its rows serve no other request
                 self.process_logits(s, rows, logits[s])
         self.unfinished = False
-
-    def set_proposals(self) -> None:
-        """Set the proposals of the next step."""
-        propose(self.queue.running, self.draft)
 
     def receive(self) -> None:
         """Apply the calls of other threads since the last step: submitted sequences join the queue, cancelled ones end."""

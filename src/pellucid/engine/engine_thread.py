@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from pellucid.engine.draft import Draft
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Output, Request, Sequence
 from pellucid.engine.scheduler import Queue
@@ -99,17 +100,17 @@ class EngineThread:
         self.watches.begin(chunks)
         return self.forward(chunks)
 
-    def propose(self) -> None:
+    def propose(self, running: list[Sequence], draft: Draft | None) -> None:
         """Set the proposals of the next step. If a draft fails, its texts go on without any, since they need none."""
         try:
-            self.proposals()
+            self.proposals(running, draft)
         except Exception as fault:
             self.report(fault)
             self.engine.speculates = False
-            for s in self.engine.queue.running:
+            for s in running:
                 s.proposed = []
-            if self.engine.draft is not None:
-                self.engine.draft.recover()
+            if draft is not None:
+                draft.recover()
 
     def settled(self, outputs: list[Output]) -> list[Output]:
         """Settle the watches after a step. Returns its outputs, with an error in place of those of a request whose change failed."""
