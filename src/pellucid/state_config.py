@@ -7,8 +7,40 @@ from typing import ClassVar
 from pellucid.attention_spec import AttentionSpec, Products
 
 
+class InPlaceOfAttention(AttentionSpec):
+    """What all kinds in attention's place answer: no head attends."""
+
+    heads: ClassVar[int] = 0
+    kv_heads: ClassVar[None] = None
+    rope: ClassVar[None] = None
+    head_width: ClassVar[int] = 0
+
+
+class StateSpec(InPlaceOfAttention):
+    """What all kinds with a state answer. rows: that their convolutions sum, a token's own included."""
+
+    rows: int
+
+    @property
+    def channels(self) -> int:
+        """Return the numbers of a token that its convolutions sum: two rows of a group, and one of a head."""
+        raise NotImplementedError
+
+    @property
+    def limits(self) -> tuple[int | None, int | None]:
+        return self.rows, None
+
+    def rows_kept(self, context: int) -> int:
+        return min(context, self.rows)
+
+    def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
+        """Yield the products of a token: with its state, and of each channel with its last rows."""
+        each = self.state_products
+        yield f"T·({each}·H·K·W + J·(2·G·K + H·W))", (rows, (each * self.state, self.rows * self.channels))
+
+
 @dataclass(frozen=True)
-class ShortConv(AttentionSpec):
+class ShortConv(InPlaceOfAttention):
     """A gated convolution over a few tokens, in attention's place (LFM2, arXiv 2511.23404). It has no heads."""
 
     window: int  # tokens that it sums, itself included
@@ -16,15 +48,11 @@ class ShortConv(AttentionSpec):
 
     kind: ClassVar[str] = "conv"
     part: ClassVar[str] = "conv"
-    heads: ClassVar[int] = 0
-    kv_heads: ClassVar[None] = None
-    rope: ClassVar[None] = None
-    head_width: ClassVar[int] = 0
     stored: ClassVar[tuple[str, ...]] = ("D",)
 
 
 @dataclass(frozen=True)
-class GatedDelta(AttentionSpec):
+class GatedDelta(StateSpec):
     """A matrix of each head that every token fades and rewrites, in attention's place (Gated DeltaNet, arXiv 2412.06464)."""
 
     key_heads: int
@@ -36,32 +64,20 @@ class GatedDelta(AttentionSpec):
 
     kind: ClassVar[str] = "delta"
     part: ClassVar[str] = "delta"
-    heads: ClassVar[int] = 0  # none that attends
-    kv_heads: ClassVar[None] = None
-    rope: ClassVar[None] = None
-    head_width: ClassVar[int] = 0
     stored: ClassVar[tuple[str, ...]] = "G·K", "G·K", "H·W"
     state_products: ClassVar[int] = 3  # read, corrected and read again
-
-    @property
-    def limits(self) -> tuple[int | None, int | None]:
-        return self.rows, None
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
         return self.value_heads, self.key, self.value
 
-    def rows_kept(self, context: int) -> int:
-        return min(context, self.rows)
-
-    def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
-        """Yield the products of a token: a state is read twice and written once, and each channel sums a few rows."""
-        channels = 2 * self.key_heads * self.key + self.value_heads * self.value
-        yield "T·(3·H·K·W + J·(2·G·K + H·W))", (rows, (3 * self.state, self.rows * channels))
+    @property
+    def channels(self) -> int:
+        return 2 * self.key_heads * self.key + self.value_heads * self.value
 
 
 @dataclass(frozen=True)
-class Mamba2(AttentionSpec):
+class Mamba2(StateSpec):
     """A matrix of each head that every token fades and adds to, in attention's place (Mamba-2, arXiv 2405.21060)."""
 
     groups: int  # of heads that share B and C
@@ -77,25 +93,13 @@ class Mamba2(AttentionSpec):
 
     kind: ClassVar[str] = "Mamba-2"
     part: ClassVar[str] = "mamba"
-    heads: ClassVar[int] = 0  # none that attends
-    kv_heads: ClassVar[None] = None
-    rope: ClassVar[None] = None
-    head_width: ClassVar[int] = 0
     stored: ClassVar[tuple[str, ...]] = "H·W", "G·K", "G·K"
     state_products: ClassVar[int] = 2  # written and read
-
-    @property
-    def limits(self) -> tuple[int | None, int | None]:
-        return self.rows, None
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
         return self.state_heads, self.state_width, self.row_width
 
-    def rows_kept(self, context: int) -> int:
-        return min(context, self.rows)
-
-    def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
-        """Yield the products of a token: a state is written and read once, and each channel sums a few rows."""
-        channels = 2 * self.groups * self.state_width + self.state_heads * self.row_width
-        yield "T·(2·H·K·W + J·(2·G·K + H·W))", (rows, (2 * self.state, self.rows * channels))
+    @property
+    def channels(self) -> int:
+        return 2 * self.groups * self.state_width + self.state_heads * self.row_width
