@@ -10,7 +10,7 @@ from math import ceil, prod
 
 from pellucid.counting.bill import BYTES, Bill, Counted
 from pellucid.counting.number import Number, total
-from pellucid.families.quantisation import in_blocks
+from pellucid.families.quantisation import in_blocks, is_matrix
 from pellucid.ops.blocks import BITS
 
 TABLES = frozenset({"positions", "types"})
@@ -39,10 +39,10 @@ DTYPES = (*BYTES, "mxfp4")
 def format_of(c: Counted, dtype: str) -> Format | None:
     """Return the format of one weight, None if it stays plain, as biases and norms always do."""
     f = FORMATS.get(dtype)
-    is_matrix = len(c.weight.shape) > 1 and c.weight.parameter and not c.path.endswith(("bias", "kernel"))
+    matrix = c.weight.parameter and is_matrix(c.path, c.weight.shape)
     if dtype in BITS and not in_blocks(c.path, c.weight.shape):
         return None
-    if f is None or not is_matrix or c.part == "norms" or c.part in f.spared or (f.only and c.part not in f.only):
+    if f is None or not matrix or c.part == "norms" or c.part in f.spared or (f.only and c.part not in f.only):
         return None
     return f
 

@@ -22,6 +22,7 @@ from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
 from pellucid.counting.weights import axes_of
+from pellucid.families.quantisation import is_matrix
 from pellucid.nn.adapted import Addition, add
 from pellucid.nn.linear import Linear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
@@ -128,7 +129,7 @@ def adapters(bill: Bill, way: Way) -> int:
         return way.low
     rank = way.rank or 0
     inner = (c for c in bill.weights if multiplied(bill, c) and "layers" in c.path and c.part != "router")
-    return sum(c.times * rank * sum(c.weight.shape) for c in inner if len(c.weight.shape) == 2 and not c.path.endswith("kernel"))
+    return sum(c.times * rank * sum(c.weight.shape) for c in inner if len(c.weight.shape) == 2 and is_matrix(c.path, c.weight.shape))
 
 
 def adapt(model: nn.Module, rank: int, paths: tuple[str, ...] | None = None) -> None:

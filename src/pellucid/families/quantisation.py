@@ -79,12 +79,17 @@ Method = Fp8 | Mxfp4 | Gptq | Awq | CompressedTensors | BitsAndBytes | InBlocks
 PLAIN = {"router", "positions", "types", "relative", "kv_b"}
 
 
+def is_matrix(path: str, shape: tuple[int, ...]) -> bool:
+    """True if the weight at `path` is a matrix or a table: no vector, no bias, no kernel of a convolution."""
+    return len(shape) > 1 and not path.endswith(("bias", "kernel"))
+
+
 def in_blocks(path: str, shape: tuple[int, ...]) -> bool:
     """True if int8 and int4 apply to the weight at `path`: matrices and experts, but not the parts in PLAIN, norms or biases.
 
     Nor to the few rows of a convolution's kernel, which is no product of matrices.
     """
-    return len(shape) > 1 and not path.endswith(("bias", "kernel")) and PLAIN.isdisjoint(path.split("."))
+    return is_matrix(path, shape) and PLAIN.isdisjoint(path.split("."))
 
 
 def fields(form: str) -> dict[str, object]:
