@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pellucid.analysis.lens import writer
+from pellucid.analysis.lens import leaving
 from pellucid.analysis.rows import stream
 from pellucid.api.model import Model
 from pellucid.nn.norm import NORMS
@@ -15,7 +15,7 @@ from pellucid.tracing import Trace, watch
 
 def depth_gradients(model: Model, prompt: str, token: int) -> dict[str, float]:
     """Return the size of the gradient of -log p(token) after a prompt, at the stream that leaves each block. No weight gets one."""
-    paths = [f"layers.{i}.{block.leaves}" for i, block in enumerate(writer(model.module).layers)]
+    paths = leaving(model.module)
     ids = torch.tensor([model.ids(prompt)], device=model.device)
     with torch.enable_grad(), watch(model, only=paths, grad=True) as seen:
         loss = -logprobs(model(ids, rows=-1)[0, -1])[token]

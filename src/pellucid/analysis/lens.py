@@ -27,15 +27,20 @@ def writer(module: Any) -> Any:
     return module.decoder if isinstance(module, EncoderDecoder) else module
 
 
-def stream(module: Any, seen: list[Seen]) -> list[Seen]:
-    """Return the recorded residual stream of one step [B T D]: the first block's input and each block's output."""
+def leaving(module: Any) -> list[str]:
+    """Return the path of what leaves each block of that stack."""
     stack = writer(module)
     prefix = "" if stack is module else "decoder."
+    return [f"{prefix}layers.{i}.{block.leaves}" for i, block in enumerate(stack.layers)]
+
+
+def stream(module: Any, seen: list[Seen]) -> list[Seen]:
+    """Return the recorded residual stream of one step [B T D]: the first block's input and each block's output."""
+    prefix, left = "" if writer(module) is module else "decoder.", leaving(module)
     records = {s.path: s for s in seen if s.dims == "B T D"}
     first = next((s.inputs for s in seen if s.path.startswith(f"{prefix}layers.0.")), ())[:1]
     # In a partial recording the first record of block 0 may be any tensor, with an operand that is inside the block.
     enters = [p for p in first if not p.startswith((f"{prefix}layers.", "encoder."))]
-    left = [f"{prefix}layers.{i}.{block.leaves}" for i, block in enumerate(stack.layers)]
     recorded = [records[p] for p in (*enters, *left) if p in records]
     if not recorded:
         raise UseError("lens.missing", path=left[0])

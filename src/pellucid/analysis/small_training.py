@@ -28,6 +28,11 @@ def shipped(count: int, held_out: bool = False) -> tuple[str, ...]:
     return tuple(s.text for s in islice(sentences(corpora()["pellucid/capitals"], held_out, SEED), count))
 
 
+def shipped_documents(model: Model, count: int, held_out: bool = False) -> list[Document]:
+    """Return the first shipped sentences in a model's tokens, each with its end. held_out: see `shipped`."""
+    return [Document([], [*model.ids(text), *model.stops[:1]]) for text in shipped(count, held_out)]
+
+
 @cache
 def corpus() -> tuple[Causal, tuple[Document, ...]]:
     """Return shipped sentences as documents of a small tokenizer."""
@@ -74,5 +79,4 @@ def trained_copy(model: Model, documents: Sequence[Document], s: TrainSettings) 
 
 def trained_on(model: Model, steps: int) -> Model:
     """Return a copy of a model after more training on shipped sentences."""
-    documents = [Document([], [*model.ids(text), *model.stops[:1]]) for text in shipped(TEXTS)]
-    return trained_copy(model, documents, TrainSettings(SEED, steps, BATCH, MORE, warmup=5, weight_decay=0.0))
+    return trained_copy(model, shipped_documents(model, TEXTS), TrainSettings(SEED, steps, BATCH, MORE, warmup=5, weight_decay=0.0))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pellucid.analysis.invented_questions import words_of
-from pellucid.analysis.lens import writer
+from pellucid.analysis.lens import leaving
 from pellucid.api.model import Model
 from pellucid.ops.sampling.stages import logprobs
 from pellucid.tracing import watch
@@ -134,8 +134,7 @@ def choice(model: Model, language: str, last: bool = True) -> JudgedTask:
 
 def last_rows(model: Model, texts: Sequence[str], row: int) -> Tensor:
     """Return one row of each text as it leaves the last block [N D]."""
-    blocks = list(writer(model.module).layers)
-    path = f"layers.{len(blocks) - 1}.{blocks[-1].leaves}"
+    path = leaving(model.module)[-1]
 
     def rows(ids: Tensor) -> Tensor:
         with watch(model, only=path) as seen:

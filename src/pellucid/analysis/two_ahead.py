@@ -7,8 +7,8 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from pellucid.analysis.lens import writer
-from pellucid.analysis.small_training import TEXTS, shipped
+from pellucid.analysis.lens import leaving
+from pellucid.analysis.small_training import TEXTS, shipped_documents
 from pellucid.api.count import described
 from pellucid.api.model import Model
 from pellucid.batch.step import Step
@@ -17,7 +17,7 @@ from pellucid.nn.transformer import cast
 from pellucid.ops.sampling.stages import logprobs
 from pellucid.tracing import watch
 from pellucid.training.loop import batches, initialise, learning_rate
-from pellucid.training.objectives import IGNORED, Document, stacked
+from pellucid.training.objectives import IGNORED, stacked
 from pellucid.training.optimizers import optimizer
 from pellucid.training.recipe import TrainSettings
 from pellucid.watching.meta import META
@@ -74,7 +74,7 @@ class TwoAhead:
 
     def train(self, steps: int) -> None:
         """Train the module for `steps` steps; the model's weights stay."""
-        documents, s = self.documents(TEXTS, False), TrainSettings(SEED, steps, BATCH, RATE, warmup=5)
+        documents, s = shipped_documents(self.model, TEXTS), TrainSettings(SEED, steps, BATCH, RATE, warmup=5)
         moves = optimizer(self.module, s)
         for step, numbers in enumerate(islice(batches(documents, s), steps)):
             for group in moves.param_groups:
@@ -87,10 +87,6 @@ class TwoAhead:
             nn.utils.clip_grad_norm_(self.module.parameters(), s.clip)
             moves.step()
             self.losses.append(float(loss.detach()))
-
-    def documents(self, count: int, held_out: bool) -> list[Document]:
-        """Return shipped sentences in the model's tokens, each with its end."""
-        return [Document([], [*self.model.ids(text), *self.model.stops[:1]]) for text in shipped(count, held_out)]
 
     def following(self, targets: Tensor) -> Tensor:
         """Return the token after each row of targets [B T]: [B T - 2]."""
@@ -111,15 +107,14 @@ class TwoAhead:
 
     def rows(self, tokens: Tensor) -> Tensor:
         """Return the rows that leave the model's last block [B T D]."""
-        blocks = list(writer(self.model.module).layers)
-        path = f"layers.{len(blocks) - 1}.{blocks[-1].leaves}"
+        path = leaving(self.model.module)[-1]
         with torch.no_grad(), watch(self.model, only=path) as seen:
             self.model(tokens, rows=-1)
         return seen[path].value  # type: ignore[no-any-return]
 
     def measured(self, fed_right: bool = True) -> Measured:
         """Measure the losses on held-out sentences. fed_right: False feeds the row's own token where the next belongs."""
-        targets = stacked([one.target for one in self.documents(HELD_OUT, True)]).to(self.model.device)
+        targets = stacked([one.target for one in shipped_documents(self.model, HELD_OUT, True)]).to(self.model.device)
         real = targets[:, 2:] != IGNORED
         plain = self.model(targets[:, :-1].clamp(min=0))[:, 1:]
         fed = self.following(targets) if fed_right else self.own(targets)
