@@ -21,7 +21,7 @@ from pellucid.batch.states import stateful
 from pellucid.engine.allowed import allowed
 from pellucid.engine.forward import Forward
 from pellucid.engine.memory import Memory, pages_for, restart_lengths
-from pellucid.engine.proposals import agreement
+from pellucid.engine.proposals import agreement, trust
 from pellucid.engine.requests import Request, Sequence
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
@@ -41,6 +41,7 @@ class Draft:
     """A draft model over its own pages, for `count` pages of `size` rows in all.
 
     vocab: the ids of the model that it proposes to. limits: its `rows` bound what one step reads of prompts.
+    pace: its pauses, over all texts, while none of its guesses is accepted.
     """
 
     def __init__(self, module: Decoder, vocab: int, count: int, size: int, limits: SchedulerLimits, prefix_cache: bool = True) -> None:
@@ -48,6 +49,7 @@ class Draft:
         pages = pages_for(module, count, limits, size, False)
         self.memory, self.forward = Memory(module, pages, prefix_cache), Forward(module, pages)
         self.texts: dict[int | str, Followed] = {}
+        self.pace = trust()
 
     def propose(self, wanted: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
         """Return tokens that may follow each text, at most its number; none for one that it has not read yet, or has no room for."""

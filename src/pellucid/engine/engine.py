@@ -37,7 +37,7 @@ from pellucid.engine.determinism import require
 from pellucid.engine.draft import Draft
 from pellucid.engine.forward import Forward, first_nonfinite
 from pellucid.engine.memory import Memory, edits, page_size, pages_for, restart_lengths
-from pellucid.engine.proposals import propose
+from pellucid.engine.proposals import learn, propose
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
 from pellucid.engine.scheduler import Queue, SchedulerLimits, Storage, schedule
 from pellucid.errors import UseError
@@ -297,8 +297,7 @@ class Engine:
             s.stored += 1
             self.storage.accept(s.key, s.stored)
         s.best = []
-        assert s.pace is not None
-        s.pace.learn(len(proposed), accepted)
+        learn(s, self.draft, len(proposed), accepted)
         self.queue.proposed, self.queue.accepted = self.queue.proposed + len(proposed), self.queue.accepted + accepted
 
     def fork_siblings(self, s: Sequence) -> list[Sequence]:

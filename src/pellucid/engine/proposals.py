@@ -24,18 +24,23 @@ if TYPE_CHECKING:
 
 SIZES = (4, 2)  # tokens that are looked up, the most first
 MOST = 7  # proposals a step
-PAUSE = 32  # the most steps without proposals after some that failed
-PATIENCE = 3  # steps without an accepted token before a draft pauses; a text that does not repeat itself pauses after one
+FIRST = 4  # steps of the first pause
 
 
 @dataclass
 class ProposalPace:
-    """The number of proposals that a text gets: more while they are accepted, none for some steps while they are not."""
+    """The number of proposals in each step: more while they are accepted, none for some steps while they are not.
+
+    patience: times in a row that none was accepted before a pause.  growth: how many times as long each further pause is.
+    longest: steps of the longest pause.
+    """
 
     most: int = 2
+    patience: int = 1
+    growth: int = 2
+    longest: int = 32
     pause: int = 0  # steps to wait
     failed: int = 0  # times in a row that none was accepted
-    patience: int = 1  # of these before a pause
 
     def next(self, most: int) -> int:
         """Return the number for the next step, at most `most`."""
@@ -51,8 +56,18 @@ class ProposalPace:
         else:
             self.most = max(1, accepted)
         self.failed = self.failed + 1 if accepted == 0 else 0
-        late = self.failed - self.patience + 1
-        self.pause = min(PAUSE, 2**late) if late > 1 else 0
+        late = self.failed - self.patience - 1
+        self.pause = 0 if late < 0 else min(self.longest, FIRST * self.growth ** min(late, MOST))
+
+
+def draft_pace() -> ProposalPace:
+    """Return the pace of one text's proposals by a draft. Wrong ones cost more than those that are looked up: steps of the draft."""
+    return ProposalPace(most=1, growth=4, longest=128)
+
+
+def trust() -> ProposalPace:
+    """Return a draft's own pace over all texts: one that is wrong for each of them reads few of their prompts."""
+    return ProposalPace(patience=3, growth=4, longest=512)
 
 
 @dataclass
@@ -82,6 +97,14 @@ class PromptLookup(ProposalPace):
         return []
 
 
+def learn(s: "requests.Sequence", draft: "Draft | None", proposed: int, accepted: int) -> None:
+    """Let the pace of a sequence, and that of the draft that proposed, learn how many of its proposals were accepted."""
+    assert s.pace is not None
+    s.pace.learn(proposed, accepted)
+    if draft is not None:
+        draft.pace.learn(proposed, accepted)
+
+
 def propose(running: "Sequence[requests.Sequence]", draft: "Draft | None" = None) -> None:
     """Set the proposals of each running sequence that asks for them, as many as the kernels take rows.
 
@@ -97,8 +120,8 @@ def propose(running: "Sequence[requests.Sequence]", draft: "Draft | None" = None
                 s.proposed = s.pace.propose(s.tokens, most)
                 left -= len(s.proposed)
             else:
-                s.pace = ProposalPace(patience=PATIENCE) if s.pace is None else s.pace
-                numbers[s] = s.pace.next(most)
+                s.pace = s.pace or draft_pace()
+                numbers[s] = s.pace.next(most) if draft.pace.next(MOST) else 0
                 left -= numbers[s]
     if draft is not None and all(s.written and s.pending == 1 for s in running):
         for s, tokens in draft.propose({s: most for s, most in numbers.items() if most}).items():

@@ -44,6 +44,7 @@ PROPERTIES = {"a": {"enum": ["x", "yy"]}, "b": {"type": "integer"}}
 SCHEMA = {"type": "object", "properties": PROPERTIES, "required": ["a"], "additionalProperties": False}
 SLOW = {"prompt": "a", "max_tokens": 1200, "stream": True, "logprobs": 20, "temperature": 0, "ignore_eos": True, "model": "base"}
 POOL = 40  # threads, anyio's own limit
+TENTHS = 10
 PATIENCE, ENDS = 600.0, 30.0  # seconds: of an answer, and for all to end
 
 
@@ -217,7 +218,7 @@ class Load:
         self.counts["cut"] += 1
 
     async def run(self, requests: int) -> list[float]:
-        """Send all requests, AT_ONCE at a time. Returns the resident memory, in MiB, a quarter in and at the end."""
+        """Send all requests, AT_ONCE at a time. Returns the resident memory, in MiB, at each tenth and at the end."""
         left, memory = iter(range(requests)), list[float]()
 
         async def clients() -> None:
@@ -226,7 +227,7 @@ class Load:
                     await asyncio.wait_for(self.client(), PATIENCE)
                 except (TimeoutError, AssertionError, ConnectionError, ValueError) as fault:
                     self.note("broken", f"{type(fault).__name__}: {fault}", None)
-                if i == requests // 4:
+                if i % max(1, requests // TENTHS) == 0:
                     memory.append(resident())
 
         await asyncio.gather(*(clients() for _ in range(AT_ONCE)))
