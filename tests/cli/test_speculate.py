@@ -9,9 +9,11 @@ import tiny
 from judge import judge
 from openai_served import openai_served
 from pellucid.api.draft_model import draft_for
+from pellucid.api.draft_model import draft_for
 from pellucid.api.model import Model, load, make
 from pellucid.commands import main
 from pellucid.errors import UseError
+from pellucid.tokenizer.tokenizer import Tokenizer
 
 MODEL, DRAFT = "pellucid/capitals", "pellucid/capitals-llama"
 PROMPT = "The capital of France is"
@@ -29,7 +31,7 @@ def test_run_says_how_many_were_accepted(capsys: pytest.CaptureFixture[str]) -> 
         code, out, err = ran(capsys, "-v", *words)
         assert (code, out) == plain[:2]
         assert " proposed tokens accepted, of 3 new ones" in err, err
-    assert "1 of 2 proposed" in err and "proposed" not in plain[2]
+    assert "1 of 1 proposed" in err and "proposed" not in plain[2]
 
 
 def test_wrong_uses_are_one_line(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
@@ -80,3 +82,19 @@ def test_the_server_counts_them() -> None:
             for name in ("draft", "accepted")
         }
     assert values["draft"] > values["accepted"] > 0
+
+
+def test_vocabularies_are_compared_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Of a pair that may not go together, every call says so."""
+    target, draft, other = load(MODEL), load(DRAFT), load(folder)
+    asked = list[int]()
+    spelled = Tokenizer.spelled
+    monkeypatch.setattr(Tokenizer, "spelled", lambda self, id: asked.append(id) or spelled(self, id))
+    draft_for(target, draft)
+    assert len(asked) >= 2 * min(target.config.vocab, draft.config.vocab)
+    asked.clear()
+    draft_for(target, draft)
+    assert not asked
+    for _ in range(2):
+        with pytest.raises(UseError):
+            draft_for(target, other)

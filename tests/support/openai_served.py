@@ -88,15 +88,15 @@ def openai_served(
 
 @contextmanager
 def on_a_socket(
-    *models: Model, tokens: int = 4096, waiting: int = 64, key: str | None = None, deterministic: bool = False
+    *models: Model, tokens: int = 4096, waiting: int = 64, key: str | None = None, deterministic: bool = False, **limits: int
 ) -> Iterator[tuple[str, dict[str, ServedModel]]]:
     """Yield the address of a server on a real port, in a thread, and its models."""
-    operation, own = Operation("0"), taken(0)
+    operation, own, own_limits = Operation("0"), taken(0), replace(SERVE_LIMITS, **limits)
     served = {m.name: ServedModel(m.name, m, tokens, waiting, "0", deterministic) for m in models}
     operation.loaded.set_result(served)
     port = int(own.getsockname()[1])
-    app = application(operation, SERVE_LIMITS, port, key, quiet=True)
-    server = DrainingServer(configured(app, SERVE_LIMITS), operation)
+    app = application(operation, own_limits, port, key, quiet=True)
+    server = DrainingServer(configured(app, own_limits), operation)
     thread = threading.Thread(target=server.run, args=([own],))
     thread.start()
     try:

@@ -40,6 +40,8 @@ def add(app: typer.Typer) -> None:
         recompute: Annotated[bool, typer.Option("--recompute", help=say("count.help.recompute"))] = False,
         shards: Annotated[int, options.integer("--shards", say("count.help.shards"))] = 1,
         ranks: Annotated[str | None, typer.Option("--ranks", metavar="tp=N,pp=N,ep=N", help=say("count.help.ranks"))] = None,
+        draft: Annotated[str | None, typer.Option("--draft", metavar="MODEL", help=say("count.help.draft"))] = None,
+        accepted: Annotated[float | None, options.real("--accepted", say("count.help.accepted"))] = None,
         users: Annotated[int | None, options.integer("--users", say("count.help.users"))] = None,
         ttft: Annotated[str | None, typer.Option("--ttft", metavar="TIME", help=say("count.help.ttft"))] = None,
         tpot: Annotated[str | None, typer.Option("--tpot", metavar="TIME", help=say("count.help.tpot"))] = None,
@@ -60,6 +62,7 @@ def add(app: typer.Typer) -> None:
 
         if models and models[0].endswith(".toml"):
             others = (context, dtype, cache, source, why, fields, attn, experts, lora, ranks, svg, table, batch > 1, recompute, shards > 1)
+            others += (draft, accepted)
             if any(other for other in others) or len(models) > 1 or csv or markdown:
                 raise UseError("count.recipe.alone", path=models[0])
             of_recipe(screen, Path(models[0]), device, price)
@@ -73,7 +76,8 @@ def add(app: typer.Typer) -> None:
         wanted = Wanted(users, ttft, tpot, devices, formats, prices, efficiency)
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
-        scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks)
+        of_draft = None if draft is None else counted(draft, **how | {"source": None, "fields": {}, "attn": None, "experts": None})
+        scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks, of_draft, accepted)
         if wanted.any:
             single: dict[str, object] = {
                 "--device": device,
@@ -83,7 +87,7 @@ def add(app: typer.Typer) -> None:
                 "--table": table,
                 "--why": why,
             }
-            single |= {"--why": why, "--svg": svg, "--batch": batch > 1, "--train": scenario.way}
+            single |= {"--why": why, "--svg": svg, "--batch": batch > 1, "--train": scenario.way, "--draft": draft}
             show_or_write(screen, wanted.table(models or [], how, [name for name, value in single.items() if value]), csv, markdown)
             return
         if table is not None:
@@ -101,6 +105,8 @@ def add(app: typer.Typer) -> None:
                 first, *rest = bill_json.reasons(b, why)
                 screen.text(f"{b.model}  {first['path']}\n  {first['formula']}\n")
                 screen.text("".join(f"    {r['path']}  {r['formula']}\n" for r in rest))
+        elif draft is not None and (len(bills) > 1 or csv or markdown):
+            raise UseError("count.draft.one")
         elif len(bills) > 1 or csv or markdown:
             show(screen, columns.compare(bills, price), csv, markdown)
         else:

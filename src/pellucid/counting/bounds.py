@@ -138,16 +138,23 @@ def unit(path: str) -> str:
     return f"{match['stack']}layers.{match['number']}.{inner.removesuffix('_post_norm').removesuffix('_norm')}".rstrip(".")
 
 
-def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None) -> list[Part]:
-    """Return the parts of a phase, "prefill" or "decode", in the order in which they run. holder: the device's share, all if None."""
+def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None, rows: int = 1) -> list[Part]:
+    """Return the parts of a phase, "prefill" or "decode", in the order in which they run. holder: the device's share, all if None.
+
+    rows: of each request in a decode step, the newest token and guesses behind it.
+    """
     s, crosses = bill.setting, bill.config.encoder is not None  # such a decoder's first step has one row, whatever the source has
-    rows, before = (1, s.context) if phase == "decode" else (1 if crosses else s.context, 0)
+    counted = 1 if phase == "decode" or crosses else s.context  # rows that the bill's products are of
+    rows, before = (rows, s.context) if phase == "decode" else (counted, 0)
     own = WholeModel(bill) if holder is None else holder
     dtype = s.weights if s.weights in device.peak else s.activations
     peak = device.peak.get(dtype) or device.peak["float32"]
     flops: dict[str, float] = {}
     for name, number in bill.below(f"flops.{phase}"):
-        value = float(number) * own.work(name) * (shown(bill, name, rows, before) if f"cache.{name}" in bill else 1.0)
+        value = float(number) * own.work(name) * (rows / counted)
+        if f"cache.{name}" in bill:
+            keys = (before + rows) / (before + counted) if bill.viewer(name).attn.heads else 1.0
+            value *= keys * shown(bill, name, rows, before)
         flops[unit(name)] = flops.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * value
     moved: dict[str, float] = {}
     for c in bill.weights:
@@ -160,7 +167,7 @@ def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None) 
         moved[where] = moved.get(where, 0.0) + own.copies(where if where == "head" else c.path, c.times) * share * own.bytes(c)
     for name, _ in bill.below("cache"):
         if PLACE.fullmatch(name):
-            read = pairs(bill.viewer(name), 1, before) if phase == "decode" else rows
+            read = pairs(bill.viewer(name), 1, before) + rows - 1 if phase == "decode" else rows
             moved[unit(name)] = moved.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * own.row_bytes(name) * read
     for name, _ in bill.below("states"):  # read and written, once a step
         ways = 2 if phase == "decode" else 1

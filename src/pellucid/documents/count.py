@@ -8,9 +8,11 @@ from pellucid.counting import Bill, Number, ranks
 from pellucid.counting.bounds import Device, Part, moved, parts
 from pellucid.counting.fit import bytes_held, devices, largest_batch, longest_context, price, tokens
 from pellucid.counting.ranks import Split, pace, split_of, spread
+from pellucid.counting.speculation import SHARES, Drafted
 from pellucid.counting.textbook import closed_forms
 from pellucid.counting.training_memory import Way, training
 from pellucid.counting.variants import kinds, other_kinds
+from pellucid.engine.proposals import MOST as GUESSES
 from pellucid.errors import UseError
 from pellucid.messages import say
 
@@ -21,11 +23,16 @@ MOST = 2**20  # of a LoRA's rank, of shards
 
 @dataclass(frozen=True)
 class Scenario:
-    """A use of the counted model. hour: the price of its device for an hour.  way: of training.  split: over ranks."""
+    """A use of the counted model. hour: the price of its device for an hour.  way: of training.  split: over ranks.
+
+    draft: the bill of a model that guesses its next tokens.  accepted: the share of the guesses that are right, None for several.
+    """
 
     hour: float | None = None
     way: Way | None = None
     split: Split | None = None
+    draft: Bill | None = None
+    accepted: float | None = None
 
     @property
     def alone(self) -> bool:
@@ -41,15 +48,21 @@ def scenario(
     recompute: bool = False,
     shards: int = 1,
     ranks: str | None = None,
+    draft: Bill | None = None,
+    accepted: float | None = None,
 ) -> Scenario:
     """Return the scenario of these settings; a UseError for a wrong one. price: of the device for an hour.  ranks: "tp=8,pp=2,ep=8"."""
+    if accepted is not None and (draft is None or not 0 <= accepted <= 1):
+        raise UseError("count.accepted", found=accepted)
+    if draft is not None and ranks is not None:
+        raise UseError("count.draft.ranks")
     for name, n in (("--lora", lora), ("--shards", shards)):
         if n is not None and not 1 <= n <= MOST:
             raise UseError("count.number", name=name, found=n, most=MOST)
     if price is not None and not (device and 0 <= price < 1e9):
         raise UseError("count.price.device", found=price)
     way = Way(lora, recompute, shards) if train or lora or recompute or shards > 1 else None
-    return Scenario(price, way, None if ranks is None else split_of(ranks))
+    return Scenario(price, way, None if ranks is None else split_of(ranks), draft, accepted)
 
 
 def device_of(bill: Bill) -> Device | None:
@@ -98,7 +111,27 @@ def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
         out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in training(bill, scenario.way).items()}
     if scenario.split is not None:
         out["ranks"] = over(bill, scenario.split, scenario.hour)
+    if scenario.draft is not None:
+        out["draft"] = drafted(Drafted(bill, scenario.draft, GUESSES), scenario.accepted)
     return out
+
+
+def drafted(both: Drafted, accepted: float | None) -> dict[str, Any]:
+    """Return the memory of a model with its draft, and the tokens of a step by the accepted share; with a device, also their best rate."""
+    device, bill = device_of(both.model), both.draft
+    weights, rows = int(bill["bytes.total"]), []
+    for share in SHARES if accepted is None else [accepted]:
+        best = both.best(share, device)
+        row: dict[str, Any] = {"accepted": share, "guesses": best.k, "tokens_a_step": best.tokens.value}
+        if device is not None:
+            rates = {"seconds": best.seconds(device), "tokens_per_second": best.rate(device), "over_plain": best.over_plain(device)}
+            row |= {name: n.value for name, n in rates.items()}
+        rows.append(row)
+    out: dict[str, Any] = {
+        "model": bill.model, "parameters": int(bill["parameters.total"]), "vocab": bill.config.vocab, "weights": weights,
+        "cache": bytes_held(bill, bill.setting.context, bill.setting.batch) - weights, "held": int(both.held), "rows": rows,
+    }  # fmt: skip
+    return out if device is None else out | {"fits": int(both.held) <= device.memory}
 
 
 def trained_in(bill: Bill, way: Way) -> list[str]:

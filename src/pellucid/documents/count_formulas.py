@@ -8,7 +8,8 @@ from pellucid.counting.distinct import PLACE
 from pellucid.counting.fit import bytes_held, devices, price, seconds, tokens
 from pellucid.counting.number import Number, figure, total
 from pellucid.counting.ranks import Split, largest_batch, longest_context, most_held, pace, ranks
-from pellucid.documents.count import Scenario, device_of, document
+from pellucid.counting.speculation import SHARES, Drafted
+from pellucid.documents.count import GUESSES, Scenario, device_of, document
 
 PHASES = ("prefill", "decode")
 
@@ -26,6 +27,20 @@ def formulas(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, str]:  # 
         out |= {f"bounds.{name}": text for name, text in bounds(bill, device, scenario.hour).items()}
     if scenario.split is not None:
         out |= {f"ranks.{name}": text for name, text in over(bill, scenario.split, device, scenario.hour).items()}
+    if scenario.draft is not None:
+        out |= {f"draft.{name}": text for name, text in drafted(Drafted(bill, scenario.draft, GUESSES), scenario.accepted).items()}
+    return out
+
+
+def drafted(both: Drafted, accepted: float | None) -> dict[str, str]:
+    """Return the formulas of a model with its draft: of the memory, and of each accepted share."""
+    device, out = device_of(both.model), {"held": both.held.formula}
+    for i, share in enumerate(SHARES if accepted is None else [accepted]):
+        best = both.best(share, device)
+        out[f"rows.{i}.tokens_a_step"] = best.tokens.formula
+        if device is not None:
+            rates = {"seconds": best.seconds(device), "tokens_per_second": best.rate(device), "over_plain": best.over_plain(device)}
+            out |= {f"rows.{i}.{name}": n.formula for name, n in rates.items()}
     return out
 
 

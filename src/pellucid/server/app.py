@@ -34,7 +34,8 @@ COUNTED: Mapping[str, Callable[[str, str], Any]] = {
     "experts": plain,
 }  # fmt: skip
 VIEWED: Mapping[str, Callable[[str, str], Any]] = {
-    "price": real, "train": truth, "lora": integer, "recompute": truth, "shards": integer, "ranks": plain,
+    "price": real, "train": truth, "lora": integer, "recompute": truth, "shards": integer, "ranks": plain, "draft": plain,
+    "accepted": real,
 }  # fmt: skip
 FOREVER = "private, max-age=31536000, immutable"  # a run's id is never given twice
 

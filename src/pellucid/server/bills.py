@@ -18,6 +18,7 @@ from pellucid.runs.limits import Limits
 from pellucid.runs.model_registry import ModelRegistry
 
 SCHEMA = 1
+DRAFTED = ("context", "batch", "dtype", "cache", "device")  # settings of a draft too
 ALONG = ("context", "batch", "dtype", "device")
 How = dict[str, Any]
 
@@ -31,9 +32,10 @@ class Bills:
 
     def document(self, name: str, how: How, viewed: How) -> dict[str, Any]:
         """Return the bill as `pellucid count --json` prints it, with the formulas of its numbers."""
-        scenario = bill_json.scenario(how.get("device"), **viewed)
 
         def made() -> dict[str, Any]:
+            draft = self.bill(viewed["draft"], {k: how[k] for k in DRAFTED if k in how}) if "draft" in viewed else None
+            scenario = bill_json.scenario(how.get("device"), **viewed | {"draft": draft})
             return count_document(self.bill(name, how), scenario)
 
         return self.kept(("document", name, *sorted(how.items()), *sorted(viewed.items())), made)

@@ -7,16 +7,18 @@ from rich.text import Text
 
 from pellucid.counting import Bill
 from pellucid.counting.bounds import parts
+from pellucid.counting.speculation import Drafted
 from pellucid.counting.textbook import closed_forms
 from pellucid.counting.variants import other_kinds
 from pellucid.documents.amount import Amount, scaled
-from pellucid.documents.count import Scenario, bounds, device_of, over
+from pellucid.documents.count import GUESSES, Scenario, bounds, device_of, drafted, over
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.ops.blocks import BITS
 from pellucid.terminal import bounds as drawing
 from pellucid.terminal.bounds import headed, priced
 from pellucid.terminal.columns import bytes_in, window
+from pellucid.terminal.draft_lines import draft_lines
 from pellucid.terminal.table import Column, clipped, prose, table
 from pellucid.terminal.training_and_ranks import PHASES, largest, over_ranks, phase_of, trained
 from pellucid.terminal.verdict import verdict
@@ -34,6 +36,8 @@ def drawn(bill: Bill, width: int, view: Scenario = Scenario()) -> list[Text]:  #
         blocks.append(trained(bill, view.way, width))
     if view.split is not None:
         blocks.append(over_ranks(bill, view, view.split, on_ranks, width))
+    if view.draft is not None:
+        blocks.append(draft_lines(drafted(Drafted(bill, view.draft, GUESSES), view.accepted), width))
     out = [*head(bill, width), *verdict(bill, view, on_one or on_ranks, width)]
     for block in blocks:
         out += [Text(), *block] if block else []

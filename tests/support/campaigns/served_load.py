@@ -4,12 +4,14 @@
 
 Three of ten clients leave at a random moment. Beside them are readers that read nothing, heads and bodies that stop half-way, bodies cut
 short, and prompts at which the forward raises. In deterministic mode every answer that comes must be that of its lone run, to the bit, a
-prompt that raises must fail alone and by an error in OpenAI's shape, and no page, text, thread, task or open file may be left over.
+prompt that raises must fail alone and by an error in OpenAI's shape, and no page, text, thread, task or open file may be left over. In the
+second half the memory in use may not grow.
 A full run goes to benchmarks/results/served_load.json.
 """
 
 import argparse
 import asyncio
+import ctypes
 import gc
 import json
 import random
@@ -45,6 +47,8 @@ SCHEMA = {"type": "object", "properties": PROPERTIES, "required": ["a"], "additi
 SLOW = {"prompt": "a", "max_tokens": 1200, "stream": True, "logprobs": 20, "temperature": 0, "ignore_eos": True, "model": "base"}
 POOL = 40  # threads, anyio's own limit
 TENTHS = 10
+TRACES = 4  # that the server keeps: its memory grows until it has as many large ones
+GROWTH = 32.0  # MiB that a full run may take between its middle and its end
 PATIENCE, ENDS = 600.0, 30.0  # seconds: of an answer, and for all to end
 
 
@@ -100,7 +104,7 @@ def serving() -> Iterator[tuple[int, dict[str, ServedModel]]]:
         base = load(long_folder(Path(folder) / "base"))
         base.name = "base"
         tuned = adapted(base, str(adapter_folder(Path(folder) / "adapter")), "tuned")
-        with on_a_socket(base, tuned, tokens=5120, waiting=256, deterministic=True) as (address, models):
+        with on_a_socket(base, tuned, tokens=5120, waiting=256, deterministic=True, runs=TRACES) as (address, models):
             for served in models.values():
                 poisoned(served)
             yield int(address.rpartition(":")[2]), models
@@ -206,7 +210,7 @@ class Load:
         else:
             await reader.read(self.draw.choice([1, 300, 3000]))
         writer.transport.abort()
-        self.counts["left"] += 1
+        self.counts["gone"] += 1
 
     async def cut(self) -> None:
         """Send a body that is shorter than its head says, and close."""
@@ -217,9 +221,9 @@ class Load:
         writer.close()
         self.counts["cut"] += 1
 
-    async def run(self, requests: int) -> list[float]:
-        """Send all requests, AT_ONCE at a time. Returns the resident memory, in MiB, at each tenth and at the end."""
-        left, memory = iter(range(requests)), list[float]()
+    async def run(self, requests: int) -> list[tuple[float, float]]:
+        """Send all requests, AT_ONCE at a time. Returns the memory at each tenth and at the end, see `memory_mib`."""
+        left, memory = iter(range(requests)), list[tuple[float, float]]()
 
         async def clients() -> None:
             for i in left:
@@ -228,17 +232,31 @@ class Load:
                 except (TimeoutError, AssertionError, ConnectionError, ValueError) as fault:
                     self.note("broken", f"{type(fault).__name__}: {fault}", None)
                 if i % max(1, requests // TENTHS) == 0:
-                    memory.append(resident())
+                    memory.append(memory_mib())
 
         await asyncio.gather(*(clients() for _ in range(AT_ONCE)))
-        return [*memory, resident()]
+        return [*memory, memory_mib()]
 
 
-def resident() -> float:
-    """Return the resident memory of this process in MiB."""
+class Heap(ctypes.Structure):
+    """What glibc says of its heaps, in bytes. uordblks: in use.  hblkhd: in blocks of their own."""
+
+    names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    _fields_ = [(name, ctypes.c_size_t) for name in names]  # noqa: RUF012
+    uordblks: int
+    hblkhd: int
+
+
+def memory_mib() -> tuple[float, float]:
+    """Return the resident memory of this process in MiB, and what of the heap is in use; the rest is kept by glibc for later."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return round(pages * 4096 / 2**20, 1)
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        return round(pages * 4096 / 2**20, 1), 0.0
+    ask.restype = Heap
+    heap = ask()
+    return round(pages * 4096 / 2**20, 1), round((heap.uordblks + heap.hblkhd) / 2**20, 1)
 
 
 @contextmanager
@@ -297,7 +315,11 @@ def campaign(requests: int, seed: int, distinct: int = DISTINCT) -> dict[str, An
         left = left_over(models)
         left |= {name: max(0, n - before[name]) for name, n in counted().items()}
         engines = [served.thread.engine for served in models.values() if served.thread is not None]
-        about = {"preempted": sum(e.queue.preempted for e in engines), "memory_mib": memory, "seconds": round(seconds, 1)}
+        names = ("resident", "in_use")
+        about = {"preempted": sum(e.queue.preempted for e in engines), "seconds": round(seconds, 1)}
+        about |= {f"{name}_mib": list(of) for name, of in zip(names, zip(*memory, strict=True), strict=True)}
+        if requests >= FULL and (grown := memory[-1][1] - memory[len(memory) // 2][1]) > GROWTH:
+            load.faults.append(f"{grown} MiB more in use at the end than in the middle")
         return {**load.counts, **about, "left": left, "faults": load.faults}
 
 
