@@ -9,7 +9,6 @@ import tiny
 from judge import judge
 from openai_served import openai_served
 from pellucid.api.draft_model import draft_for
-from pellucid.api.draft_model import draft_for
 from pellucid.api.model import Model, load, make
 from pellucid.commands import main
 from pellucid.errors import UseError

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tiny
+from campaigns.speculation import near
 from pellucid.engine.draft import Draft, Followed, require_draft, require_proposals
 from pellucid.engine.engine import Engine
 from pellucid.engine.engine_thread import EngineThread
@@ -26,14 +27,6 @@ SETTINGS = {
     "sampled": Sampling(0.7, seed=5),
     "penalised": Sampling(0.8, top_k=9, top_p=0.9, repetition=1.2, presence=0.3, seed=7, bias={3: 2.0}),
 }
-
-
-def near(family: str, dtype: torch.dtype = torch.float64) -> Any:
-    """Return the tiny model of a family with noise on its weights, whose guesses are often right."""
-    module, draw = tiny.tiny(family, dtype), torch.Generator().manual_seed(1)
-    for p in module.parameters():
-        p.data += 0.005 * torch.randn(p.shape, generator=draw, dtype=torch.float64).to(dtype)
-    return module
 
 
 def requests(sampling: Sampling, new: int = 24) -> list[Request]:

@@ -1,4 +1,4 @@
-"""A draft model as lines of a terminal: its memory beside the model's, and tokens a second by the share of its guesses that are accepted."""
+"""A draft model as lines of a terminal: its memory beside the model's, and tokens a second by the accepted share of its guesses."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -242,7 +242,7 @@ class Heap(ctypes.Structure):
     """What glibc says of its heaps, in bytes. uordblks: in use.  hblkhd: in blocks of their own."""
 
     names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
-    _fields_ = [(name, ctypes.c_size_t) for name in names]  # noqa: RUF012
+    _fields_ = [(name, ctypes.c_size_t) for name in names]
     uordblks: int
     hblkhd: int
 
