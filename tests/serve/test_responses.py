@@ -259,3 +259,7 @@ def test_the_openai_client(models: list[Model]) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             client.responses.create(model=models[0].name, input=PROMPT, previous_response_id="resp_1")
         assert caught.value.param == "previous_response_id"
+        for ask in (client.responses.retrieve, client.responses.cancel, client.responses.delete):
+            with pytest.raises(openai.NotFoundError) as missing:
+                ask(answer.id)
+            assert missing.value.param == "response_id" and answer.id in missing.value.message

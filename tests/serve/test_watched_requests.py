@@ -290,13 +290,13 @@ WRONG: list[tuple[Any, str | None]] = [
     ({"see": 1}, "pellucid.see"),
     ({"watch": 3}, "pellucid.watch"),
     ({"watch": ["", "a"]}, "pellucid.watch"),
-    ({"watch": "layers.9.*"}, None),
+    ({"watch": "layers.9.*"}, "pellucid.watch"),
     ({"edit": [5]}, "pellucid.edit[0]"),
     ({"edit": ["rubbish"]}, None),
     ({"edit": ["layers.1.attn.z = secret.safetensors"]}, "pellucid.edit[0]"),
     ({"edit": ["layers.1.attn.z[Q=1] = 0"]}, None),
     ({"edit": ["layers.1.attn.z[H=9] = 0"]}, None),
-    ({"edit": ["nothing = 0"]}, None),
+    ({"edit": ["nothing = 0"]}, "pellucid.edit"),
 ]
 
 

@@ -88,14 +88,20 @@ def openai_served(
 
 @contextmanager
 def on_a_socket(
-    *models: Model, tokens: int = 4096, waiting: int = 64, key: str | None = None, deterministic: bool = False, **limits: int
+    *models: Model,
+    tokens: int = 4096,
+    waiting: int = 64,
+    key: str | None = None,
+    deterministic: bool = False,
+    names: frozenset[str] = frozenset(),
+    **limits: int,
 ) -> Iterator[tuple[str, dict[str, ServedModel]]]:
-    """Yield the address of a server on a real port, in a thread, and its models."""
+    """Yield the address of a server on a real port, in a thread, and its models. names: more hosts that it is called by."""
     operation, own, own_limits = Operation("0"), taken(0), replace(SERVE_LIMITS, **limits)
     served = {m.name: ServedModel(m.name, m, tokens, waiting, "0", deterministic) for m in models}
     operation.loaded.set_result(served)
     port = int(own.getsockname()[1])
-    app = application(operation, own_limits, port, key, quiet=True)
+    app = application(operation, own_limits, port, key, names=names, quiet=True)
     server = DrainingServer(configured(app, own_limits), operation)
     thread = threading.Thread(target=server.run, args=([own],))
     thread.start()

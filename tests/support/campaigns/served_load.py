@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,8 +47,8 @@ SCHEMA = {"type": "object", "properties": PROPERTIES, "required": ["a"], "additi
 SLOW = {"prompt": "a", "max_tokens": 1200, "stream": True, "logprobs": 20, "temperature": 0, "ignore_eos": True, "model": "base"}
 POOL = 40  # threads, anyio's own limit
 TENTHS = 10
-TRACES = 4  # that the server keeps: its memory grows until it has as many large ones
-GROWTH = 32.0  # MiB that a full run may take between its middle and its end
+TRACES = 1  # that the server keeps, so that memory tells of nothing else
+GROWTH = 16.0  # MiB that a full run may take between its middle and its end
 PATIENCE, ENDS = 600.0, 30.0  # seconds: of an answer, and for all to end
 
 
@@ -162,10 +162,11 @@ def essence(status: int, raw: bytes) -> Any:
 
 @dataclass
 class Load:
-    """The clients of one run. pool: requests and what each gives alone."""
+    """The clients of one run. pool: requests and what each gives alone.  idle: true if no request runs."""
 
     port: int
     draw: random.Random
+    idle: Callable[[], bool]
     pool: list[tuple[str, dict[str, Any], Any]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -222,20 +223,24 @@ class Load:
         self.counts["cut"] += 1
 
     async def run(self, requests: int) -> list[tuple[float, float]]:
-        """Send all requests, AT_ONCE at a time. Returns the memory at each tenth and at the end, see `memory_mib`."""
-        left, memory = iter(range(requests)), list[tuple[float, float]]()
+        """Send all requests, AT_ONCE at a time. Returns the memory after each tenth, when none runs, see `memory_mib`."""
+        memory, sent = list[tuple[float, float]](), 0
 
-        async def clients() -> None:
-            for i in left:
+        async def clients(left: Iterator[int]) -> None:
+            for _ in left:
                 try:
                     await asyncio.wait_for(self.client(), PATIENCE)
                 except (TimeoutError, AssertionError, ConnectionError, ValueError) as fault:
                     self.note("broken", f"{type(fault).__name__}: {fault}", None)
-                if i % max(1, requests // TENTHS) == 0:
-                    memory.append(memory_mib())
 
-        await asyncio.gather(*(clients() for _ in range(AT_ONCE)))
-        return [*memory, memory_mib()]
+        for tenth in range(1, TENTHS + 1):
+            left = iter(range(sent, sent := requests * tenth // TENTHS))
+            await asyncio.gather(*(clients(left) for _ in range(AT_ONCE)))
+            ends = time.monotonic() + ENDS
+            while not self.idle() and time.monotonic() < ends:
+                await asyncio.sleep(0.05)
+            memory.append(memory_mib())
+        return memory
 
 
 class Heap(ctypes.Structure):
@@ -306,7 +311,8 @@ def counted() -> dict[str, int]:
 def campaign(requests: int, seed: int, distinct: int = DISTINCT) -> dict[str, Any]:
     """Run the campaign. Returns its counts, its faults and what is left over."""
     with serving() as (port, models):
-        load = Load(port, random.Random(f"load:{seed}"))
+        threads = [served.thread for served in models.values() if served.thread is not None]
+        load = Load(port, random.Random(f"load:{seed}"), lambda: all(thread.engine.idle for thread in threads))
         asyncio.run(load.alone(distinct))
         before, began = counted(), time.monotonic()
         with bad_clients(port):
@@ -314,11 +320,11 @@ def campaign(requests: int, seed: int, distinct: int = DISTINCT) -> dict[str, An
         seconds = time.monotonic() - began
         left = left_over(models)
         left |= {name: max(0, n - before[name]) for name, n in counted().items()}
-        engines = [served.thread.engine for served in models.values() if served.thread is not None]
+        engines = [thread.engine for thread in threads]
         names = ("resident", "in_use")
         about = {"preempted": sum(e.queue.preempted for e in engines), "seconds": round(seconds, 1)}
         about |= {f"{name}_mib": list(of) for name, of in zip(names, zip(*memory, strict=True), strict=True)}
-        if requests >= FULL and (grown := memory[-1][1] - memory[len(memory) // 2][1]) > GROWTH:
+        if requests >= FULL and (grown := memory[-1][1] - memory[TENTHS // 2 - 1][1]) > GROWTH:
             load.faults.append(f"{grown} MiB more in use at the end than in the middle")
         return {**load.counts, **about, "left": left, "faults": load.faults}
 

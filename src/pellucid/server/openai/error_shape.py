@@ -12,6 +12,7 @@ TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_
 CODES = {
     "serve.model": "model_not_found", "serve.context": "context_length_exceeded", "engine.tokens": "context_length_exceeded",
     "generate.context": "context_length_exceeded", "serve.key": "invalid_api_key", "engine.waiting": "queue_full",
+    "serve.earlier": "response_not_found",
 }  # fmt: skip
 STATUS = {"engine.waiting": 429, "engine.closed": 503, "engine.step": 500, "generate.finite": 500}
 RETRY = {429: "1", 503: "5"}  # seconds

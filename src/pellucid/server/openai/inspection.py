@@ -22,7 +22,7 @@ from pellucid.api.trace import trace
 from pellucid.batch.step import Step
 from pellucid.engine.requests import GREEDY, Request
 from pellucid.engine.watched_text import SAMPLE, Allowance, WatchedText
-from pellucid.errors import RequestError, ShapeError, TraceError
+from pellucid.errors import RequestError, ShapeError
 from pellucid.families.aliases import aliases, put
 from pellucid.nn.transformer import EncoderDecoder
 from pellucid.ops.sampling.settings import OFF
@@ -69,6 +69,11 @@ def inspection_of(given: Any, limits: Limits) -> Inspection:
     if not isinstance(several, list) or len(several) > limits.changes:
         raise wrong("pellucid.edit", described(texts), f'["..."] (0..{limits.changes})')
     return Inspection(tuple(patterns), tuple(text_of(c, f"pellucid.edit[{i}]") for i, c in enumerate(several)))
+
+
+def unmet(field: str, path: str, paths: Mapping[str, object]) -> RequestError:
+    """Return the error for a path that names no tensor."""
+    return RequestError("serve.unmet", 400, field, name=field, path=path, near=offered(path, paths, {}))
 
 
 @dataclass
@@ -140,10 +145,10 @@ class Inspector:
         axes = self.axes_of(loaded)
         for pattern in only:
             if not any(fnmatchcase(path, pattern) for path in axes):
-                raise TraceError("watch.unmet", path=pattern, near=offered(pattern, axes, {}))
+                raise unmet("pellucid.watch", pattern, axes)
         for c in changes:
             if not any(fnmatchcase(path, c.path) for path in axes):
-                raise TraceError("edit.unmet", path=c.path, near=offered(c.path, axes, {}))
+                raise unmet("pellucid.edit", c.path, axes)
             for path in (path for path in axes if fnmatchcase(path, c.path)):
                 letters = axes[path]
                 for letter in c.at if isinstance(c.at, Mapping) else ():

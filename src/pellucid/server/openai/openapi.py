@@ -110,5 +110,8 @@ def openapi(version: str, models: Sequence[str]) -> dict[str, Any]:
     paths: dict[str, Any] = {path: {"post": {"requestBody": body, "responses": answers(*kinds)}} for path, (body, kinds) in posts.items()}
     paths |= {path: {"get": {"responses": answers(*([kind] if kind else []))}} for path, kind in gets.items()}
     paths["/v1/models/{name}"] = {"get": {"parameters": [name], "responses": answers(json)}}
+    earlier = {"name": "id", "in": "path", "required": True, "schema": TEXT | {"minLength": 1}}
+    failed = {"default": answers(json)["default"]}  # no answer is kept
+    paths["/v1/responses/{id}"] = {method: {"parameters": [earlier], "responses": failed} for method in ("get", "delete", "post")}
     paths["/tokenizer_info"] = {"get": {"parameters": [model], "responses": answers(json)}}
     return {"openapi": "3.1.0", "info": {"title": "pellucid serve", "version": version}, "paths": paths}

@@ -54,6 +54,7 @@ class OpenAiApi:
             route("/v1/completions", self.completions, "POST"),
             route("/v1/chat/completions", self.chat_completions, "POST"),
             route("/v1/responses", self.responses, "POST"),
+            *(route("/v1/responses/{id:path}", self.earlier, method) for method in ("GET", "DELETE", "POST")),
             route("/v1/embeddings", self.embeddings, "POST"),
             route("/metrics", self.metrics),
             route("/tokenize", self.tokenize, "POST"),
@@ -62,7 +63,7 @@ class OpenAiApi:
         ]
 
     async def health(self, request: Request) -> Response:
-        """GeneratedAnswer 200 and nothing once the models are loaded, else 503 and the state."""
+        """Answer 200 and nothing once the models are loaded, else 503 and the state."""
         state = self.operation.state
         return Response() if state == "ready" else answer({"status": state}, 503, {"retry-after": "1"})
 
@@ -128,6 +129,10 @@ class OpenAiApi:
             rename(fault)
             raise
         return await self.generated(request, job, lambda chat: ResponseAnswer(body, chat))
+
+    async def earlier(self, request: Request) -> Response:
+        """Refuse to return, cancel or forget an earlier answer, since none is kept."""
+        raise RequestError("serve.earlier", 404, "response_id", found=request.path_params["id"].partition("/")[0][:100])
 
     def inspector(self, body: "dict[str, Any]") -> "Inspector | None":
         """Return the inspector for a body with the field `pellucid`."""
@@ -224,7 +229,7 @@ def answered(handler: Handler) -> Handler:
 
 
 async def no_route(request: Request, fault: Exception) -> Response:
-    """GeneratedAnswer a path or a method that does not exist."""
+    """Answer a path or a method that does not exist."""
     missing = getattr(fault, "status_code", 404) != 405
     path, method = request.scope["path"], request.method  # no URL can be made of some hosts
     wrong = RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method)
