@@ -5,10 +5,12 @@
 
 Random weights write no text, so a constraint says each token: `copy` writes the prompt again, where every proposal is right; `fresh` writes
 pairs of tokens that did not occur, where none is made; `broken` writes the prompt again with each fourth token another one, where
-proposals end early. The work of a step is that of a text which the model writes itself. Writes benchmarks/results/speculate.json.
+proposals end early; `misled` repeats a pair of tokens, each time with another behind it, so that all proposals are
+wrong. The work of a step is that of a text which the model writes itself. Writes benchmarks/results/speculate.json.
 
 --draft lets a model of that shape, with the ids of the other, propose instead. It reads the same constraint, so that its guesses are right:
-what is measured is what a draft costs, and the most that it gives. On `fresh` each of its guesses is made wrong.
+what is measured is what a draft costs, and the most that it gives. On `fresh` and `misled` each of its guesses is made wrong. The first
+text of a draft that is always wrong pays for reading its prompt, and warms up here: later ones are what is told.
 
 The bound of `copy`: eight tokens a step, if a step of eight rows took as long as one of one row.
 """
@@ -60,7 +62,9 @@ def dictations(vocab: int, new: int) -> dict[str, tuple[list[int], list[int]]]:
     prompt = draw.sample(range(vocab), PROMPT)
     copy = (prompt * (1 + new // PROMPT))[:new]
     broken = [draw.randrange(vocab) if i % 4 == 3 else token for i, token in enumerate(copy)]
-    return {"copy": (prompt, copy), "fresh": (prompt, draw.sample(range(vocab), new)), "broken": (prompt, broken)}
+    fresh = draw.sample(range(vocab), new)
+    misled = [token if i % 3 == 2 else prompt[i % 3] for i, token in enumerate(fresh)]
+    return {"copy": (prompt, copy), "fresh": (prompt, fresh), "broken": (prompt, broken), "misled": (prompt, misled)}
 
 
 def timed(engine: Engine, prompt: list[int], text: list[int], vocab: int, speculate: bool) -> tuple[float, int]:
@@ -105,7 +109,7 @@ def cases(name: str, dtype: str, a: argparse.Namespace) -> list[dict[str, Any]]:
         for kind, (prompt, text) in dictations(bill.config.vocab, a.new).items():
             pairs, accepted = [], 0
             if engine.draft is not None and right is not None:
-                engine.draft.extend = mistaken(right, bill.config.vocab) if kind == "fresh" else right  # type: ignore[method-assign]
+                engine.draft.extend = mistaken(right, bill.config.vocab) if kind in ("fresh", "misled") else right  # type: ignore[method-assign]
             for _ in range(a.pairs + 1):  # the first records the plans
                 plain, _ = timed(engine, prompt, text, bill.config.vocab, False)
                 given, accepted = timed(engine, prompt, text, bill.config.vocab, True)

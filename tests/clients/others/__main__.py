@@ -36,6 +36,17 @@ NEEDS = {
     "schemathesis": ["schemathesis"],
 }
 PATIENCE = 900  # seconds of a client
+PAGE = HERE.parents[2] / "docs" / "serve.md"
+
+
+def lines_of(first: str, address: str) -> str:
+    """Return the block of docs/serve.md that begins with a line, for the specimen at an address."""
+    block = PAGE.read_text(encoding="utf-8").partition(f"\n{first}\n")[2].partition("```")[0]
+    assert block, first
+    for there, here in (("http://127.0.0.1:8000/v1", address), ('"none"', f'"{KEY}"'), ("folder", "capitals")):
+        assert there in block
+        block = block.replace(there, here)
+    return f"{first}\n{block}"
 
 
 def folders(at: Path) -> dict[str, Path]:
@@ -105,7 +116,9 @@ def main() -> int:
                 "SERVED": scratch,
                 "HOME": scratch,
                 "HF_HUB_OFFLINE": "1",
+                "LITELLM_LINES": lines_of("import litellm", f"{address}/v1"),
             }
+            (served / "page.mjs").write_text(lines_of('import OpenAI from "openai";', f"{address}/v1"), encoding="utf-8")
             environments = a.environments.resolve() if a.environments else served / "environments"
             failed = 0
             for name in a.names or NEEDS:

@@ -1,5 +1,7 @@
 """litellm: its three ways to such a server, streams, tools, embeddings, errors."""
 
+import contextlib
+import io
 import os
 import sys
 
@@ -29,4 +31,8 @@ try:
     raise SystemExit("a missing model was answered")
 except litellm.NotFoundError:
     pass
+page = io.StringIO()
+with contextlib.redirect_stdout(page):
+    exec(os.environ["LITELLM_LINES"], {})  # those of docs/serve.md
+assert page.getvalue().strip() == "Paris", page.getvalue()
 print("litellm: texts, streams, tools, embeddings, errors")

@@ -1,5 +1,7 @@
 // openai-node: texts, streams, chats, tools, embeddings, responses, errors, and a stream that is left.
 import assert from "node:assert";
+import { copyFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 import OpenAI from "openai";
 
 const client = new OpenAI({ maxRetries: 0 });
@@ -33,4 +35,12 @@ await assert.rejects(new OpenAI({ apiKey: "sk-wrong", maxRetries: 0 }).models.li
 
 const long = await client.completions.create({ model: "long", prompt: "a", max_tokens: 20000, stream: true, ignore_eos: true });
 for await (const _ of long) break;
+const own = fileURLToPath(new URL("page.mjs", import.meta.url)); // the lines of docs/serve.md
+copyFileSync(`${process.env.SERVED}/page.mjs`, own);
+const log = console.log;
+const printed = [];
+console.log = (line) => printed.push(line);
+await import(own);
+console.log = log;
+assert.deepStrictEqual(printed, [" Paris"]);
 console.log("openai-node: texts, streams, chats, tools, embeddings, responses, errors, a stream that was left");

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ SCHEMA = {"type": "object", "properties": PROPERTIES, "required": ["a"], "additi
 SLOW = {"prompt": "a", "max_tokens": 1200, "stream": True, "logprobs": 20, "temperature": 0, "ignore_eos": True, "model": "base"}
 POOL = 40  # threads, anyio's own limit
 TENTHS = 10
-TRACES = 1  # that the server keeps, so that memory tells of nothing else
+TRACES = 8  # that the server keeps between two measurements, before which they are deleted
 GROWTH = 16.0  # MiB that a full run may take between its middle and its end
 PATIENCE, ENDS = 600.0, 30.0  # seconds: of an answer, and for all to end
 
@@ -239,8 +240,18 @@ class Load:
             ends = time.monotonic() + ENDS
             while not self.idle() and time.monotonic() < ends:
                 await asyncio.sleep(0.05)
+            await asyncio.to_thread(delete_traces, self.port)
             memory.append(memory_mib())
         return memory
+
+
+def delete_traces(port: int) -> None:
+    """Delete the traces of watched requests, as a client does."""
+    address = f"http://127.0.0.1:{port}/api/traces"
+    with urllib.request.urlopen(address, timeout=PATIENCE) as reply:
+        traces = json.load(reply)["traces"]
+    for trace in traces:
+        urllib.request.urlopen(urllib.request.Request(f"{address}/{trace['id']}", method="DELETE"), timeout=PATIENCE).close()
 
 
 class Heap(ctypes.Structure):
