@@ -191,7 +191,7 @@ def test_the_first_difference_is_named(family: str) -> None:
 
     called: set[str] = set()
     assert compare() is None
-    biased = family in ("marian", "bart", "mbart")
+    biased = model.config.encoder is not None and model.config.head_bias
     missed = {"embed": model.config.embed_scale != 1.0, "head": biased}  # it scales, it adds its bias, within another module
     assert {"embed", "head"} <= called | {path for path, other in missed.items() if other}
     for name, p in [*model.named_parameters(), *model.named_buffers()]:

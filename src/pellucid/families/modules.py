@@ -124,8 +124,9 @@ def recorded(model: nn.Module, paths: Iterable[str]) -> Iterator[Runs]:
 
     def hook(path: str) -> Callable[..., None]:
         def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-            pair = next(tensors((args, kwargs))), next(tensors(out)).clone()  # Falcon's forward writes into it afterwards
-            runs.setdefault(path, []).append(pair)
+            made = next(tensors(out)).clone()  # Falcon's forward writes into it afterwards
+            given = next(tensors((args, kwargs)), made)  # Blenderbot's positions are given a length alone
+            runs.setdefault(path, []).append((given, made))
 
         return keep
 
@@ -159,8 +160,8 @@ def first_difference(table: Iterable[ModulePair], ours: Runs, theirs: Runs, tole
 
 def gap(a: Tensor, b: Tensor) -> float:
     """Return the largest difference of two tensors over the largest value of the second; 0 if they cannot be compared."""
-    if b.shape[0] == 1:
-        b = b.expand(len(a), *b.shape[1:])  # the same positions for every row
+    if b.shape[0] == 1 or b.shape == a.shape[1:]:
+        b = b.expand(len(a), *a.shape[1:])  # the same positions for every row
     if a.numel() != b.numel() or not a.is_floating_point() or not b.is_floating_point():
         return 0.0
     b = b.detach().to(a.device, a.dtype)
