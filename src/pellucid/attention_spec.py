@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Buckets:
-    """T5's learned bias for each bucket of distance, arXiv 1910.10683."""
+    """T5's learned bias for each bucket of distance, arXiv 1910.10683. own: each layer has its own table (UMT5, arXiv 2304.09151)."""
 
     count: int
     reach: int
     bidirectional: bool
+    own: bool = False
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class Attention(AttentionSpec):
     fill: float | None = None  # the score of a key that the mask hides, if it runs in the same forward or is stored; None: −∞
     gated: bool = False  # what each head makes is times the sigmoid of one more product, number by number
     qk_joint: bool = False  # qk_norm is by the root mean square of all heads of a row together (arXiv 2501.00656)
+    norm_turned: bool = False  # qk_norm stands behind rope (Hunyuan)
+    clip: float | None = None  # the most that a number of a query, key or value may be, either way (OLMo, MPT)
 
     stored: ClassVar[tuple[str, ...]] = "G·K", "G·W"
 
@@ -169,7 +171,7 @@ MIXERS = tuple(dict.fromkeys(kind.part for kind in get_args(AnyAttention)))  # t
 
 @dataclass(frozen=True)
 class Mlp:
-    """A feed-forward part: act(gate) * up, or act(up) without a gate; then down."""
+    """A feed-forward part: act(gate) * up, or act(up) without a gate; then down. "xielu", without a gate, has two numbers that it learns."""
 
     width: int
     act: str = "silu"
@@ -202,8 +204,7 @@ class Moe:
     shared_gate: bool = False  # the shared expert's output is times the sigmoid of one more product (Qwen2-MoE)
     least: float = 1e-20  # added to the sum that normalises shares
     share_first: bool = False  # a share multiplies what its expert reads instead of what it makes (Llama 4)
-
-    gated: ClassVar[bool] = True
+    gated: bool = True  # as Mlp.gated, of each expert and of the shared one
 
     @property
     def active(self) -> Fraction:
@@ -234,7 +235,8 @@ class Layer:
 
     order: where the norms stand. "pre": before each part (arXiv 2002.04745);  "post": after each sum (arXiv 1706.03762);  "sandwich":
     before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own;
-    "after": after each part, of what it made (OLMo 2);  "bare": as "pre", without the sums.  gain: of what each part made, before it is
+    "after": after each part, of what it made (OLMo 2);  "half": before the feed-forward part alone (ModernBERT's first block, whose rows
+    come from a norm);  "bare": as "pre", without the sums.  gain: of what each part made, before it is
     added (Granite).  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).
     """
 
@@ -255,21 +257,24 @@ class Config:
     layers: tuple[Layer, ...]
     tied: bool = False
     eps: float = 1e-5
-    norm: str = "rms"  # "rms offset": weight counts from 1 (Gemma); "layer": mean and bias; "layer offset"; "layer, no bias"; "none"
+    norm: str = "rms"  # "rms offset": weight counts from 1 (Gemma); "layer": mean and bias; "layer offset"; "layer, no bias"; "layer, no weight"; "none"
     positions: int | None = None  # tokens that learned positions reach, or sinusoids
     logit_scale: float = 1.0  # of the rows that the head reads (T5)
     logit_factor: float = 1.0  # of the logits (Granite, Command R)
     encoder: tuple[Layer, ...] | None = None
     embed_scale: float = 1.0  # of the rows of the embedding, rounded to their dtype
     embed_width: int | None = None  # of the embedding and the head, where not the model's
+    narrow_entry: bool = False  # positions, types and norm have the embedding's width, and a biased product leads to the model's (ALBERT)
     embed_norm: bool = False
     types: int | None = None  # rows of token types
     offset: int = 0  # the row of the first position
     sinusoids: bool = False  # positions are computed, not learned
+    last_wave: bool = False  # the longest of the sinusoids has 20,000π tokens itself (fairseq), not the one after it
     final_norm: bool = True
     head: bool = True  # without one a model gives its last rows
     head_bias: bool = False
     transform: str | None = None  # the activation of one more product and norm before the head (BERT)
+    transform_bias: bool = True  # of that product
     pooler: bool = False  # of each text's first row, one more product and tanh (BERT); beside the rows, which a call gives
     logit_cap: float | None = None  # a soft limit of the logits
     prefix: bool = False  # the prompt's tokens see each other both ways; what follows is causal

@@ -29,7 +29,9 @@ def reads(raw: Raw, **how: Any) -> Config:
         return understand(raw, **how)[1]
 
 
-OLD_ROPE = {"gpt_neox": ("rotary_emb_base", "rotary_pct")}  # elsewhere rope_theta and partial_rotary_factor
+# elsewhere rope_theta and partial_rotary_factor
+OLD_ROPE = {"gpt_neox": ("rotary_emb_base", "rotary_pct"), "modernbert": ("global_rope_theta", "partial_rotary_factor")}
+OLD_NEAR = {"gemma3_text": "rope_local_base_freq", "modernbert": "local_rope_theta"}  # of layers with a window
 
 
 def old(raw: Raw) -> Raw:
@@ -39,7 +41,7 @@ def old(raw: Raw) -> Raw:
     rope = dict(raw.get("rope_parameters") or {})
     if near := rope.get("sliding_attention"):  # full layers alone are scaled
         rope = dict(rope["full_attention"])
-        out |= {"rope_local_base_freq": near["rope_theta"]} if raw["model_type"] == "gemma3_text" else {}
+        out |= {OLD_NEAR[raw["model_type"]]: near["rope_theta"]} if raw["model_type"] in OLD_NEAR else {}
     if rope:
         out[base], kind = rope.pop("rope_theta"), rope.pop("rope_type")
         if "partial_rotary_factor" in rope:

@@ -10,7 +10,7 @@ from pellucid.api.count import count
 from pellucid.errors import ConfigError
 from pellucid.families import understand
 from pellucid.families.fields import Fields
-from pellucid.families.nemotron_h import pattern
+from pellucid.families.part_layers import pattern
 
 LAYERS = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
 BASE: dict[str, Any] = {  # sizes of Nemotron-H-8B-Base-8K
@@ -31,7 +31,7 @@ def test_parts_become_blocks() -> None:
     assert understand({k: v for k, v in BASE.items() if k != "hybrid_override_pattern"} | spelt)[1] == cfg
 
 
-@pytest.mark.parametrize("value", ["M-E", "-M", "M--", "", "M|*", ["mamba", "moe"], ["M", 3], 7, {"M": 1}])
+@pytest.mark.parametrize("value", ["M-E", "-M", "EM", "M--", "ME-", "", "M|*", ["mamba", "experts"], ["M", 3], 7, {"M": 1}])
 def test_other_patterns_are_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="hybrid_override_pattern"):
         pattern(Fields({"hybrid_override_pattern": value}))

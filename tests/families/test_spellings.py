@@ -66,7 +66,9 @@ def test_gamma_and_beta(family: str) -> None:
     """TensorFlow's names of a norm's weights are read in any family; both spellings at once are an error."""
     good = disk(family)
     norms = {n for n, t in good.items() if t.ndim == 1 and ("norm" in n.lower() or "ln_" in n)}
-    assert norms
+    if not norms:
+        assert all("norm" not in name for name in good), "OLMo's norms alone have no weights"
+        return
 
     def old(name: str) -> str:
         return name.removesuffix(".weight") + ".gamma" if name.endswith(".weight") else name.removesuffix(".bias") + ".beta"

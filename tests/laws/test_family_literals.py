@@ -43,6 +43,22 @@ def unlisted(guide: str) -> set[str]:
 
 
 HEAD = "from pellucid.families import llama\nfrom pellucid.families.family import Family\n"
+LINES = 100  # fewer than these has the file of a family
+
+
+def long(folder: Path) -> dict[str, int]:
+    """Return the families' files that are too long, with their lines."""
+    lines = {file.name: len(file.read_text(encoding="utf-8").splitlines()) for file in folder.glob("*.py")}
+    return {name: n for name, n in lines.items() if n >= LINES and name.removesuffix(".py") not in families.NOT_FAMILIES}
+
+
+def test_every_family_has_fewer_than_a_hundred_lines(tmp_path: Path) -> None:
+    assert not long(FOLDER)
+    for name, n in (("lantern.py", LINES), ("candle.py", LINES - 1), ("names.py", LINES)):
+        (tmp_path / name).write_text("x = 1\n" * n, encoding="utf-8")
+    assert long(tmp_path) == {"lantern.py": LINES}
+
+
 MUTANTS = {
     "none": "from pellucid.families import llama\n\nconfig, RULES = llama.config, llama.RULES\n",
     "unknown": f"{HEAD}FAMILY = Family(config=llama.config, rules=llama.RULES, ignore=llama.IGNORED)\n",

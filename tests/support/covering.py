@@ -59,6 +59,7 @@ def missing(cover: Iterable[Case], cases: Iterable[Case]) -> dict[Case, set[Feat
 
 
 _COVER = [
+    ("apertus", "plain"),
     ("bert", "plain"),
     ("bert", "relu, one kind"),
     ("bert", "tanh gelu"),
@@ -68,6 +69,7 @@ _COVER = [
     ("deepseek_v2", "lite"),
     ("deepseek_v2", "no shared expert"),
     ("deepseek_v32", "yarn"),
+    ("electra", "plain"),
     ("falcon", "40b"),
     ("falcon", "twelve heads"),
     ("gemma", "linear"),
@@ -81,14 +83,19 @@ _COVER = [
     ("lfm2", "longer, biases"),
     ("lfm2", "a wider factor"),
     ("granitemoehybrid", "rope, limits, short"),
+    ("hunyuan_v1_dense", "plain"),
     ("llama", "dynamic"),
     ("llama4_text", "as Scout"),
+    ("m2m_100", "plain"),
     ("mamba2", "plain"),
     ("mamba2", "one group, biases, tied"),
     ("marian", "gelu, starts elsewhere"),
     ("minimax_m2", "plain"),
     ("mixtral", "all experts"),
+    ("modernbert", "plain"),
     ("nemotron", "plain"),
+    ("nemotron_h", "experts"),
+    ("olmo", "clipped"),
     ("olmo2", "plain"),
     ("exaone4", "plain"),
     ("opt", "norms after, narrow"),
@@ -97,10 +104,24 @@ _COVER = [
     ("qwen3_5_text", "one key head, short"),
     ("qwen3_5_text", "each its own key, biases"),
     ("t5", "plain"),
+    ("umt5", "plain"),
 ]
 _PLAIN = ["bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
 _PLAIN += ["cohere", "gpt_neox", "granite", "nemotron", "exaone4", "olmo2", "lfm2", "minimax_m2", "qwen3_5_text", "mamba2", "nemotron_h"]
-_PLAIN += ["llama4_text", "marian", "opt", "qwen2_moe", "t5"]
+_PLAIN += [
+    "llama4_text",
+    "marian",
+    "opt",
+    "qwen2_moe",
+    "t5",
+    "apertus",
+    "electra",
+    "hunyuan_v1_dense",
+    "m2m_100",
+    "modernbert",
+    "olmo",
+    "umt5",
+]
 COVER: list[Case] = CASES if FULL else _COVER
 EACH: list[Case] = [case for case in CASES if FULL or case in _COVER or case[1] == "plain"]  # every family, and every part
 PLAIN_COVER: list[str] = FAMILIES if FULL else _PLAIN

@@ -210,6 +210,21 @@ def sincos(reader: Any, t: Named) -> Named:
     return Named(waves.expand(reader.seen.shape), ("B", *t.axes, "D"))
 
 
+def xielu(reader: Any, x: Named, a: Named, b: Named, beta: Named, eps: Named) -> Named:
+    """Return softplus(a)·x² + β·x above 0, and below it (β + softplus(b))·(e^min(x, ε) − 1 − x) + β·x."""
+    up, down = torch.log1p(a.x.exp()), beta.x + torch.log1p(b.x.exp())
+    below = (torch.minimum(x.x, eps.x).exp() - 1 - x.x) * down
+    return Named(torch.where(x.x > 0, up * x.x**2, below) + beta.x * x.x, x.axes)
+
+
+def waves(reader: Any, t: Named) -> Named:
+    """Return sines of t / 10000^(i / (D/2 − 1)), then their cosines."""
+    half = reader.seen.shape[-1] // 2
+    angle = t.x[..., None] * torch.exp(torch.arange(half, dtype=torch.float64) * (-math.log(10_000.0) / (half - 1)))
+    both = torch.cat([angle.sin(), angle.cos()], -1)
+    return Named(both.expand(reader.seen.shape), ("B", *t.axes, "D"))
+
+
 def top(reader: Any, x: Named, count: Named) -> Named:
     """Return the indices of the largest, from the largest down and the first of equals; for keys, a mask of them."""
     n = int(count.x)
@@ -258,7 +273,7 @@ def phi(x: Tensor) -> Tensor:
 
 FUNCTIONS: dict[str, Callable[..., Named]] = {
     "softmax": softmax, "masked_fill": masked_fill, "rms": rms, "rms_heads": rms_heads, "rms_groups": rms_groups, "RoPE": rope,
-    "bucket": bucket, "sincos": sincos, "conv": conv, "delta": delta, "ssd": ssd, "read": read,
+    "bucket": bucket, "sincos": sincos, "waves": waves, "xielu": xielu, "conv": conv, "delta": delta, "ssd": ssd, "read": read,
     "exp": each(torch.exp), "softplus": each(lambda x: (1 + x.exp()).log()),
     "top": top, "best": best, "clamp": clamp,
     "min": least, "max": most, "sigmoid": each(lambda x: 1 / (1 + (-x).exp())), "tanh": each(torch.tanh), "ln": each(torch.log),

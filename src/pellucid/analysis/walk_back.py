@@ -58,7 +58,7 @@ class Walk:
         self.backs: Mapping[str, Callable[[Seen, Tensor, Tensor], None]] = {
             "add": self.sum, "correct": self.sum, "identity": self.sum, "pick": self.sum, "linear": self.product, "adapted": self.product,
             "rms": self.norm, "layer norm": self.norm, "rotate": self.rotation, "scaled": self.factor, "tempered": self.factor,
-            "weighted": self.factor, "gated": self.factor, "act": self.ratio, "cap": self.ratio, "tanh": self.ratio, "jump": self.ratio,
+            "weighted": self.factor, "gated": self.factor, "act": self.ratio, "cap": self.ratio, "clip": self.ratio, "xielu": self.ratio, "tanh": self.ratio, "jump": self.ratio,
             "gate": self.gate, "combine": self.combine, "experts": self.experts, "attend": self.attend, "attend latent": self.attend,
         }  # fmt: skip
 

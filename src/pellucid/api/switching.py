@@ -32,9 +32,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 FROM_0 = {"shared", "offset"}  # whole numbers that may be 0; all others begin with 1
 MOST = 2**31 - 1
 FAR = 2**20  # of a bucket's reach: kernels hold a number for each distance
-ABOVE_0 = {"theta", "factor", "cap", "logit_cap", "low", "high"}
+ABOVE_0 = {"theta", "factor", "cap", "clip", "logit_cap", "low", "high"}
 OF_CROSS = {"heads", "kv_heads", "width", "bias", "out_bias", "scale"}  # all that attention to an encoder's rows has
-OF_HEAD = {"logit_scale", "logit_factor", "logit_cap", "head_bias", "transform", "tied"}
+OF_HEAD = {"logit_scale", "logit_factor", "logit_cap", "head_bias", "transform", "transform_bias", "tied"}
 TEXTS = {"on": True, "true": True, "off": False, "false": False}
 Spec = TypeVar("Spec")
 
@@ -98,7 +98,7 @@ def acts(spec: Any, prefix: str, name: str) -> bool:
     if isinstance(spec, Config) and name == "prefix":
         return spec.encoder is None and not spec.bidirectional
     if isinstance(spec, Config):
-        return (spec.head or name not in OF_HEAD) and (name != "offset" or (spec.positions is not None and not spec.sinusoids))
+        return (spec.head or name not in OF_HEAD) and (name != "offset" or spec.positions is not None)
     return True
 
 

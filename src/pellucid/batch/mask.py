@@ -27,32 +27,41 @@ Allowed = Callable[[Tensor, Tensor], Tensor]
 class Band:
     """A mask given by numbers: causal (keys before `until` count as past), a sliding `window`, the size of a `chunk`.
 
-    With none of them, every key is visible. Called with positions q and k that broadcast, it says which pairs are.
+    around: the window reaches as far ahead as back (ModernBERT). With none of them, every key is visible. Called with positions q and k
+    that broadcast, it says which pairs are.
     """
 
     causal: bool = False
     window: int | None = None
     chunk: int | None = None
     until: int = 0
+    around: bool = False
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
         seen = (q == q) & (k == k)  # all true, in the shape of both
         if self.causal:
             seen = (k <= q) | (k < self.until) if self.until else k <= q
-        seen = seen if self.window is None else seen & (q - k < self.window)
+        if self.window is not None:
+            seen = seen & (((q - k).abs() if self.around else q - k) < self.window)
         return seen if self.chunk is None else seen & (q // self.chunk == k // self.chunk)
 
     def conditions(self) -> str:
         """Return the conditions under which a query at t sees a key at s, "s ≤ t and t − s < 4"; "" if it sees all."""
         limits = [f"s ≤ t or s < {self.until}" if self.until else "s ≤ t"] if self.causal else []
-        limits += [] if self.window is None else [f"t − s < {self.window}"]
+        limits += [] if self.window is None else [f"|t − s| < {self.window}" if self.around else f"t − s < {self.window}"]
         limits += [] if self.chunk is None else [f"⌊s / {self.chunk}⌋ = ⌊t / {self.chunk}⌋"]
         return " and ".join(f"({limit})" if " or " in limit and len(limits) > 1 else limit for limit in limits)
 
     def __and__(self, other: "Band") -> "Band":
         windows = [w for w in (self.window, other.window) if w is not None]
         until = min((band.until for band in (self, other) if band.causal), default=0)
-        return Band(self.causal or other.causal, min(windows, default=None), other.chunk if self.chunk is None else self.chunk, until)
+        return Band(
+            self.causal or other.causal,
+            min(windows, default=None),
+            other.chunk if self.chunk is None else self.chunk,
+            until,
+            self.around or other.around,
+        )
 
 
 def conditions_of(allowed: Allowed) -> str | None:
@@ -129,6 +138,11 @@ bidirectional = Mask(Band())
 def window(n: int) -> Mask:
     """See the last n positions, the query's own included."""
     return Mask(Band(window=n))
+
+
+def around(n: int) -> Mask:
+    """See the positions less than n away, on both sides."""
+    return Mask(Band(window=n, around=True))
 
 
 def chunk(n: int) -> Mask:

@@ -22,6 +22,7 @@ class MaskDocument(TypedDict):
     until: Annotated[Count, "keys before it are seen even by earlier queries"]
     source: Annotated[bool, "the keys are an encoder's"]
     chosen: Annotated[Size | None, "keys that an indexer leaves at most; null: no indexer"]
+    around: Annotated[bool, "the window reaches as far ahead as back"]
     fill: Annotated[float | None, "the score of keys that are not seen, so that they count; null: they do not"]
 
 
@@ -58,6 +59,7 @@ def mask(part: Any, step: Step) -> MaskDocument:
         "until": band.until,
         "source": bool(part.reads_source),
         "chosen": None if part.indexer is None else part.indexer.chosen,
+        "around": band.around,
         "fill": made.fill,
     }
 

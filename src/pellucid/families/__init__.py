@@ -21,6 +21,7 @@ NOT_FAMILIES = {
         "acts",
         "agreeing",
         "aliases",
+        "encoder_fields",
         "family",
         "fields",
         "modules",
@@ -30,6 +31,7 @@ NOT_FAMILIES = {
         "rope",
         "mamba_fields",
         "moe_fields",
+        "part_layers",
     ),
 }
 DASHED = {

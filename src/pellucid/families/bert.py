@@ -4,9 +4,9 @@ Without a head it returns its last rows, and a pooler may multiply the first row
 """
 
 from collections.abc import Container
-from dataclasses import replace
 
 from pellucid import config as c
+from pellucid.families import encoder_fields
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
@@ -14,12 +14,6 @@ from pellucid.families.names import Rule
 
 # Fields of TensorFlow's files about the pooler, which has the model's own width here.
 POOLER = {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"}
-
-
-def bare(hf: Fields) -> bool:
-    """Return True if the class that wrote the file has no head."""
-    names = hf.get("architectures", None)
-    return isinstance(names, list) and len(names) == 1 and str(names[0]).endswith("Model")
 
 
 def config(hf: Fields) -> c.Config:
@@ -43,19 +37,13 @@ def config(hf: Fields) -> c.Config:
         final_norm=False,
         context=positions,
     )
-    return ending(cfg, not bare(hf), bare(hf))
-
-
-def ending(cfg: c.Config, head: bool, pooler: bool) -> c.Config:
-    """Return `cfg` with the language model's head, or without it and optionally with a pooler."""
-    ffn = cfg.layers[0].ffn
-    return replace(cfg, head=head, tied=head, head_bias=head, transform=ffn.act if head else None, pooler=pooler)
+    return encoder_fields.ending(cfg, not encoder_fields.bare(hf), encoder_fields.bare(hf))
 
 
 def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
     """Return `cfg` with a head if one is stored, whatever config.json says, and with a pooler only without a head, which ignores it."""
     head = "cls.predictions.bias" in names
-    return ending(cfg, head, not head and "bert.pooler.dense.weight" in names)
+    return encoder_fields.ending(cfg, head, not head and "bert.pooler.dense.weight" in names)
 
 
 def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
@@ -64,26 +52,8 @@ def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
     return of_texts if cfg.pooler else (*of_texts, r"bert\.pooler\..*")
 
 
-def stack(name: str) -> tuple[Rule, ...]:
-    """Return the table of everything below the head; `name` is the model's in transformers, with which all names begin."""
-    embeddings, layer = f"{name}.embeddings", f"{name}.encoder.layer.{{i}}"
-    return (
-        Rule(f"{embeddings}.word_embeddings.*", "embed.*"),
-        Rule(f"{embeddings}.position_embeddings.*", "positions.*"),
-        Rule(f"{embeddings}.token_type_embeddings.*", "types.*"),
-        Rule(f"{embeddings}.LayerNorm.*", "embed_norm.*"),
-        *(Rule(f"{layer}.attention.self.{n}.*", f"layers.{{i}}.attn.{n[0]}.*") for n in ("query", "key", "value")),
-        Rule(f"{layer}.attention.output.dense.*", "layers.{i}.attn.o.*"),
-        Rule(f"{layer}.attention.output.LayerNorm.*", "layers.{i}.attn_norm.*"),
-        Rule(f"{layer}.intermediate.dense.*", "layers.{i}.ffn.up.*"),
-        Rule(f"{layer}.output.dense.*", "layers.{i}.ffn.down.*"),
-        Rule(f"{layer}.output.LayerNorm.*", "layers.{i}.ffn_norm.*"),
-        Rule(f"{name}.pooler.dense.*", "pooler.*"),
-    )
-
-
 RULES = (
-    *stack("bert"),
+    *encoder_fields.stack("bert"),
     Rule("cls.predictions.transform.dense.*", "transform.dense.*"),
     Rule("cls.predictions.transform.LayerNorm.*", "transform.norm.*"),
     Rule("cls.predictions.decoder.weight", "head.weight"),

@@ -3,7 +3,7 @@
 from collections.abc import Container
 
 from pellucid import config as c
-from pellucid.families import bert
+from pellucid.families import encoder_fields
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
@@ -33,12 +33,12 @@ def config(hf: Fields) -> c.Config:
         final_norm=False,
         context=positions,
     )
-    return bert.ending(cfg, not bert.bare(hf), pooler=False)
+    return encoder_fields.ending(cfg, not encoder_fields.bare(hf), pooler=False)
 
 
 def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
     """Return `cfg` with a head if one is stored, whatever config.json says."""
-    return bert.ending(cfg, "vocab_projector.bias" in names, pooler=False)
+    return encoder_fields.ending(cfg, "vocab_projector.bias" in names, pooler=False)
 
 
 LAYER = "distilbert.transformer.layer.{i}"

@@ -3,7 +3,7 @@
 from collections.abc import Container
 
 from pellucid import config as c
-from pellucid.families import bert, roberta
+from pellucid.families import encoder_fields, roberta
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
@@ -33,13 +33,13 @@ def config(hf: Fields) -> c.Config:
         final_norm=False,
         context=rows - FIRST,
     )
-    return roberta.exact(bert.ending(cfg, not bert.bare(hf), bert.bare(hf)))
+    return roberta.exact(encoder_fields.ending(cfg, not encoder_fields.bare(hf), encoder_fields.bare(hf)))
 
 
 def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
     """Return `cfg` with a head if one is stored, whatever config.json says; else with a pooler if one is stored."""
     head = "lm_head.bias" in names
-    return roberta.exact(bert.ending(cfg, head, not head and "mpnet.pooler.dense.weight" in names))
+    return roberta.exact(encoder_fields.ending(cfg, head, not head and "mpnet.pooler.dense.weight" in names))
 
 
 def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ RULES = (
     *(Rule(f"{LAYER}.attention.attn.{n}.*", f"layers.{{i}}.attn.{n}.*") for n in "qkvo"),
     Rule(f"{LAYER}.attention.LayerNorm.*", "layers.{i}.attn_norm.*"),
     Rule("mpnet.encoder.relative_attention_bias.weight", "layers.0.attn.relative.weight"),
-    *bert.stack("mpnet"),
+    *encoder_fields.stack("mpnet"),
     *roberta.HEAD,
 )
 

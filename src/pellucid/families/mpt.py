@@ -13,7 +13,7 @@ def attention(hf: Fields, width: int) -> c.Attention:
     heads = hf.integer("n_heads")
     hf.relate(width % heads == 0, "d_model % n_heads == 0", d_model=width, n_heads=heads)
     hf.relate(heads & (heads - 1) == 0, "n_heads is a power of 2", n_heads=heads)  # else its slopes are not those of the paper
-    scale = None
+    clip = scale = None
     if (of_attention := hf.part("attn_config")) is not None:
         of_attention.read |= HARMLESS | {"attn_impl"}  # transformers writes the fields of a whole config here
         of_attention.fixed("attn_uses_sequence_id", False)
@@ -22,9 +22,8 @@ def attention(hf: Fields, width: int) -> c.Attention:
         of_attention.fixed("alibi_bias_max", 8)
         of_attention.fixed("prefix_lm", False)
         of_attention.fixed("qk_ln", False)
-        of_attention.fixed("clip_qkv")
-        scale = of_attention.optional("softmax_scale")
-    return c.Attention(heads, heads, width // heads, scale=scale, alibi=c.Alibi())
+        clip, scale = of_attention.optional("clip_qkv"), of_attention.optional("softmax_scale")
+    return c.Attention(heads, heads, width // heads, scale=scale, alibi=c.Alibi(), clip=clip)
 
 
 def config(hf: Fields) -> c.Config:

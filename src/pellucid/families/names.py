@@ -126,9 +126,14 @@ def put(template: str, marks: Mapping[str, str]) -> str:
 def spelling(rules: tuple[Rule, ...], names: Iterable[str]) -> tuple[Rule, ...]:
     """Return the table that fits these names on disk: experts one by one, or all of a layer in one tensor, gate before up.
 
-    transformers stores them in memory, and optionally on disk, in the second way: `experts.gate_up_proj` [E 2F D], `down_proj` [E D F].
+    transformers stores them in memory, and optionally on disk, in the second way: `experts.gate_up_proj` [E 2F D], `down_proj` [E D F];
+    `up_proj` [E F D] of experts without a gate.
     """
     apart = {r.names[0].rpartition(".")[2]: r for r in rules if r.layout is STACKED}
+    if apart.keys() == {"up", "down"}:
+        together = {r: Rule(r.disk.replace(".{e}", "").removesuffix(".weight"), r.ours) for r in rules if r.layout is STACKED}
+        found = any(pattern(r.disk).fullmatch(name) for r in together.values() for name in names)
+        return tuple(together.get(r, r) for r in rules) if found else rules
     if not {"gate", "up", "down"} <= apart.keys():
         return rules
     head = apart["gate"].disk.partition(".{e}")[0]

@@ -1,43 +1,24 @@
-"""Nemotron-H (arXiv 2504.03624) and Nemotron Nano 2: Mamba-2, a few layers of attention without positions, and squared feed-forward parts.
-
-A layer of the files is one part. Here a feed-forward part belongs to the block of the part before it, as elsewhere:
-
-    M-M-M*-    files: seven layers        here: [M -] [M -] [M] [* -], four blocks, of which one has no feed-forward part
+"""Nemotron-H, Nemotron Nano 2 and Nemotron 3 Nano (arXiv 2504.03624, 2508.14444): Mamba-2, a few layers of attention without positions, and
+feed-forward parts or experts without a gate, which square what they keep.
 """
 
-from collections.abc import Iterator
-
 from pellucid import config as c
-from pellucid.families import mamba_fields
+from pellucid.families import moe_fields, part_layers
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 
-KINDS = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-"}
-# of training and of kernels, of layers with experts, which are refused, and of modules behind the last layer, which are another model
+# of training and of kernels, and of modules behind the last layer, which are another model
 UNUSED = """
-    chunk_size expand hidden_dropout mamba_ssm_cache_dtype moe_intermediate_size moe_latent_size moe_shared_expert_intermediate_size
-    moe_shared_expert_overlap mtp_hybrid_override_pattern mtp_layers_block_type n_group n_routed_experts n_shared_experts norm_topk_prob
-    num_experts_per_tok num_logits_to_keep num_nextn_predict_layers rescale_prenorm_residual residual_in_fp32 routed_scaling_factor
-    time_step_floor time_step_limit time_step_max topk_group use_mamba_kernels
+    chunk_size expand hidden_dropout mamba_ssm_cache_dtype moe_shared_expert_overlap mtp_hybrid_override_pattern mtp_layers_block_type
+    n_shared_experts num_logits_to_keep num_nextn_predict_layers rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_limit
+    time_step_max use_mamba_kernels
 """
-
-
-def pattern(hf: Fields) -> str:
-    """Return the layers of the file as a text of M, * and -; a feed-forward part must stand behind one that mixes rows."""
-    field = "hybrid_override_pattern" if "hybrid_override_pattern" in hf and "layers_block_type" not in hf else "layers_block_type"
-    value = hf.get(field)
-    letters = [KINDS.get(v, "") if isinstance(v, str) else "" for v in value] if isinstance(value, list) else value
-    allowed = "M, *, -: mamba | linear_attention, attention | full_attention, mlp"
-    if not letters or not isinstance(letters, list | str) or any(n not in ("M", "*", "-") for n in letters):
-        raise hf.fault(field, value, allowed)
-    text = "".join(letters)
-    if "--" in text or text.startswith("-"):
-        raise hf.fault(field, value, f"{allowed}; - after M or *")
-    hf.read |= {"layers_block_type", "hybrid_override_pattern"}
-    hf.fixed("num_hidden_layers", len(text))
-    return text
+OF_EXPERTS = """
+    moe_intermediate_size moe_latent_size moe_shared_expert_intermediate_size n_group n_routed_experts norm_topk_prob num_experts_per_tok
+    num_local_experts routed_scaling_factor topk_group
+"""
 
 
 def mamba(hf: Fields) -> c.Mamba2:
@@ -68,50 +49,41 @@ def attention(hf: Fields) -> c.Attention:
     return c.Attention(heads, kv_heads, width)
 
 
+def experts(hf: Fields, act: str) -> c.Moe:
+    """Return DeepSeek-V3's choice of experts, which have no gate, beside a shared one of its own width."""
+    hf.fixed("moe_latent_size")  # a narrower row for the experts, as in Nemotron 3 Super
+    hf.fixed("mlp_bias", False)
+    count, chosen = moe_fields.experts(hf), hf.integer("num_experts_per_tok", 2)
+    width, shared = hf.integer("moe_intermediate_size", 7688), hf.integer("moe_shared_expert_intermediate_size", 7688)
+    groups, kept = moe_fields.groups(hf, count, chosen)
+    scale, normalised = hf.number("routed_scaling_factor", 1.0), hf.flag("norm_topk_prob", True)
+    sizes = {"shared": shared, "groups": groups, "groups_chosen": kept, "scale": scale, "normalised": normalised}
+    return c.Moe(count, chosen, width, act=act, gated=False, **sizes)  # type: ignore[arg-type]
+
+
 def config(hf: Fields) -> c.Config:
-    text = pattern(hf)
+    text, act = part_layers.pattern(hf), hf.choice("mlp_hidden_act", ACTS, "relu2")
+    mlp = c.Mlp(hf.integer("intermediate_size", 21504), act, gated=False, bias=hf.flag("mlp_bias", False))
     mixers: dict[str, c.AnyAttention] = {"M": mamba(hf), "*": attention(hf)}
-    act, bias = hf.choice("mlp_hidden_act", ACTS, "relu2"), hf.flag("mlp_bias", False)
-    mlp = c.Mlp(hf.integer("intermediate_size", 21504), act, gated=False, bias=bias)
+    networks: dict[str, c.AnyFfn] = {"": c.Without(), "-": mlp} | ({"E": experts(hf, act)} if "E" in text else {})
     eps = hf.number("layer_norm_epsilon", 1e-5)
     hf.fixed("rms_norm_eps", eps)
     hf.fixed("tie_word_embeddings", False)
-    hf.read |= set(UNUSED.split())
-    follows = [text[i + 1 : i + 2] == "-" for i in range(len(text))]
+    hf.read |= {*UNUSED.split(), *OF_EXPERTS.split()}
     return c.Config(
         vocab=hf.integer("vocab_size", 131072),
         width=hf.integer("hidden_size", 4096),
-        layers=tuple(c.Layer(mixers[k], mlp if f else c.Without()) for k, f in zip(text, follows, strict=True) if k != "-"),
+        layers=tuple(c.Layer(mixers[mixer], networks[ffn]) for mixer, ffn in part_layers.blocks(text)),
         eps=eps,
         context=hf.maybe("max_position_embeddings"),
     )
 
 
-def layers(cfg: c.Config) -> Iterator[Rule]:
-    """Yield the rules of each block: its part's layer in the file, and behind it the feed-forward part's."""
-    disk = 0
-    for i, layer in enumerate(cfg.layers):
-        at, part = f"backbone.layers.{disk}", layer.attn.part
-        yield Rule(f"{at}.norm.*", f"layers.{i}.{part}_norm.*")
-        yield from (
-            mamba_fields.rules(f"{at}.mixer", f"layers.{i}.mamba")
-            if part == "mamba"
-            else (Rule(f"{at}.mixer.{n}_proj.*", f"layers.{i}.attn.{n}.*") for n in "qkvo")
-        )
-        disk += 1
-        if layer.ffn.width:
-            yield Rule(f"backbone.layers.{disk}.norm.*", f"layers.{i}.ffn_norm.*")
-            yield from (Rule(f"backbone.layers.{disk}.mixer.{n}_proj.*", f"layers.{i}.ffn.{n}.*") for n in ("up", "down"))
-            disk += 1
+ENDS = (Rule("backbone.embeddings.*", "embed.*"), Rule("backbone.norm_f.*", "norm.*"), Rule("lm_head.*", "head.*"))
 
 
 def rules(cfg: c.Config) -> tuple[Rule, ...]:
-    return (
-        Rule("backbone.embeddings.*", "embed.*"),
-        *layers(cfg),
-        Rule("backbone.norm_f.*", "norm.*"),
-        Rule("lm_head.*", "head.*"),
-    )
+    return (*ENDS, *part_layers.rules(cfg, "backbone.layers"))
 
 
 def respell(name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Container
 from dataclasses import replace
 
 from pellucid import config as c
-from pellucid.families import bert
+from pellucid.families import bert, encoder_fields
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
@@ -25,7 +25,7 @@ def exact(cfg: c.Config) -> c.Config:
 def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
     """Return `cfg` with a head if one is stored, whatever config.json says; else with a pooler if one is stored."""
     head = "lm_head.bias" in names
-    return exact(bert.ending(cfg, head, not head and "roberta.pooler.dense.weight" in names))
+    return exact(encoder_fields.ending(cfg, head, not head and "roberta.pooler.dense.weight" in names))
 
 
 def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ HEAD = (
     Rule("lm_head.decoder.weight", "head.weight"),
     Rule("lm_head.bias", "head.bias"),
 )
-RULES = (*bert.stack("roberta"), *HEAD)
+RULES = (*encoder_fields.stack("roberta"), *HEAD)
 COPIES = {"lm_head.decoder.bias": "lm_head.bias"}
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pellucid import config as c
 from pellucid import ops
 from pellucid.batch.kv_cache import Segment
-from pellucid.batch.mask import Mask, alibi, bidirectional, causal, chunk, relative, slopes, window
+from pellucid.batch.mask import Mask, alibi, around, bidirectional, causal, chunk, relative, slopes, window
 from pellucid.batch.step import Step
 from pellucid.nn.linear import Embedding, Linear
 from pellucid.nn.norm import NORMS, HeadsRmsNorm
@@ -42,7 +42,7 @@ class Attention(nn.Module):
         self.sinks = nn.Parameter(torch.zeros(spec.heads)) if spec.sinks else None
         self.relative = table
         self.buckets = spec.buckets
-        self.rope = spec.rope
+        self.rope, self.norm_turned, self.clip = spec.rope, spec.norm_turned, spec.clip
         self.rms_eps = cfg.eps if spec.qk_rms else None
         self.temperature = spec.temper
         self.cap = spec.cap
@@ -50,16 +50,21 @@ class Attention(nn.Module):
         self.alibi = alibi(slopes(spec.heads), spec.alibi) if spec.alibi else None
         self.distance = Linear(cfg.width, spec.heads * spec.width, False) if spec.distances else None
         self.base = causal if spec.causal else bidirectional
-        self.limits = [make(n) for make, n in ((window, spec.window), (chunk, spec.chunk)) if n is not None]
+        self.limits = [make(n) for make, n in ((window if spec.causal else around, spec.window), (chunk, spec.chunk)) if n is not None]
         self.window = min((n for n in (spec.window, spec.chunk) if n is not None), default=None)  # the most positions that a query sees
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         q = tap(self.q(x).unflatten(-1, (-1, self.width)), "q: B T H K")
         k, v = self.project_kv(x, "T")
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = tap(self.q_norm(q), "q_norm: B T H K"), tap(self.k_norm(k), "k_norm: B T G K")
+        if self.clip is not None:
+            q, k = tap(ops.clipped(q, self.clip), "q_clipped: B T H K"), tap(ops.clipped(k, self.clip), "k_clipped: B T G K")
+            v = tap(ops.clipped(v, self.clip), "v_clipped: B T G K")
+        if not self.norm_turned:
+            q, k = self.apply_norms(q, k)
         if self.rope is not None:
             q, k = self.apply_rope(q, k, self.rope, step)
+        if self.norm_turned:
+            q, k = self.apply_norms(q, k)
         if self.rms_eps is not None:
             q, k = tap(ops.rms(q, None, self.rms_eps), "q_even: B T H K"), tap(ops.rms(k, None, self.rms_eps), "k_even: B T G K")
         if self.temperature is not None:
@@ -77,6 +82,12 @@ class Attention(nn.Module):
         """Project x to keys and values [B T G K]. `length` is the letter of its rows: T, or S for an encoder's."""
         k = tap(self.k(x).unflatten(-1, (-1, self.width)), f"k: B {length} G K")
         return k, tap(self.v(x).unflatten(-1, (-1, self.width)), f"v: B {length} G K")
+
+    def apply_norms(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Norm q and k, where there are norms."""
+        if self.q_norm is None or self.k_norm is None:
+            return q, k
+        return tap(self.q_norm(q), "q_norm: B T H K"), tap(self.k_norm(k), "k_norm: B T G K")
 
     def apply_rope(self, q: Tensor, k: Tensor, rope: c.Rope, step: Step) -> tuple[Tensor, Tensor]:
         """Rotate q and k by their positions. All layers of a step share the angles."""

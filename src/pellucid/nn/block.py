@@ -15,7 +15,7 @@ from pellucid.nn.gated_delta import GatedDelta
 from pellucid.nn.latent import Latent
 from pellucid.nn.linear import Embedding
 from pellucid.nn.low_rank import thin
-from pellucid.nn.mlp import GatedMlp, Mlp
+from pellucid.nn.mlp import GatedMlp, Mlp, XieluMlp
 from pellucid.nn.moe import InputWeightedMoe, Moe
 from pellucid.nn.norm import NORMS
 from pellucid.nn.short_conv import ShortConv
@@ -36,6 +36,8 @@ ATTENTION: dict[type, Callable[..., AnyAttention]] = {
 def attention(cfg: c.Config, spec: c.AnyAttention, table: Embedding | None) -> AnyAttention:
     """Make the part of a spec. The table of distance biases goes to those that have buckets."""
     part = ATTENTION[type(spec)]
+    if spec.buckets is not None and spec.buckets.own:
+        table = Embedding(spec.buckets.count, spec.heads)
     return part(cfg, spec) if spec.buckets is None else part(cfg, spec, table)
 
 
@@ -44,7 +46,7 @@ def feed_forward(cfg: c.Config, spec: c.AnyFfn) -> Mlp | Moe | None:
         return None
     if isinstance(spec, c.Moe):
         return InputWeightedMoe(cfg, spec) if spec.share_first else Moe(cfg, spec)
-    return GatedMlp(cfg, spec) if spec.gated else Mlp(cfg, spec)
+    return XieluMlp(cfg, spec) if spec.act == "xielu" else GatedMlp(cfg, spec) if spec.gated else Mlp(cfg, spec)
 
 
 class Block(nn.Module):
@@ -119,6 +121,17 @@ class AfterBlock(Block):
         return tap(ops.add(x, self.normed(f"{part}_norm", self.run(part, x, step))), f"{total}: B T D")
 
 
+class HalfNormedBlock(Block):
+    """A norm before the feed-forward part alone (ModernBERT's first block, arXiv 2412.13663)."""
+
+    def add_norms(self, part: str, cfg: c.Config) -> None:
+        if part != self.mixer:
+            super().add_norms(part, cfg)
+
+    def normed(self, norm: str, x: Tensor) -> Tensor:
+        return super().normed(norm, x) if hasattr(self, norm) else x
+
+
 class BareBlock(Block):
     """A norm before each part and no sums: what a part makes goes on alone."""
 
@@ -152,7 +165,7 @@ class OneNormBlock(ParallelBlock):
 
 ORDERS = {
     "pre": Block, "post": PostBlock, "sandwich": SandwichBlock, "parallel": OneNormBlock, "parallel, two norms": ParallelBlock,
-    "after": AfterBlock, "bare": BareBlock,
+    "after": AfterBlock, "half": HalfNormedBlock, "bare": BareBlock,
 }  # fmt: skip
 
 

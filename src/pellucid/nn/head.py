@@ -18,11 +18,15 @@ class Transform(nn.Module):
     def __init__(self, cfg: c.Config) -> None:
         super().__init__()
         assert cfg.transform is not None
-        self.act, self.dense, self.norm = cfg.transform, Linear(cfg.width, cfg.width, True), NORMS[cfg.norm](cfg.width, cfg.eps)
+        width = cfg.embed_width if cfg.narrow_entry and cfg.embed_width is not None else cfg.width
+        self.letter = "D" if width == cfg.width else "L"
+        self.axes = self.axes | {"dense": f"{self.letter} D", "norm": self.letter}
+        self.act, self.dense = cfg.transform, Linear(cfg.width, width, cfg.transform_bias)
+        self.norm = NORMS[cfg.norm](width, cfg.eps)
 
     def forward(self, x: Tensor, length: str, rows: Tensor | None) -> Tensor:
-        dense = tap(self.dense(x), f"dense: B {length} D", rows)
-        return self.norm(tap(ops.gate(dense, None, self.act), f"acted: B {length} D", rows))  # type: ignore[no-any-return]
+        dense = tap(self.dense(x), f"dense: B {length} {self.letter}", rows)
+        return self.norm(tap(ops.gate(dense, None, self.act), f"acted: B {length} {self.letter}", rows))  # type: ignore[no-any-return]
 
 
 class LogitsHead(nn.Module):
@@ -39,7 +43,8 @@ class LogitsHead(nn.Module):
         self.logit_scale = cfg.logit_scale if cfg.logit_scale != 1.0 else None
         self.logit_factor = cfg.logit_factor if cfg.logit_factor != 1.0 else None
         self.logit_cap = cfg.logit_cap
-        self.narrow = Linear(cfg.width, cfg.embed_width, False) if cfg.embed_width is not None else None
+        narrows = cfg.embed_width is not None and not cfg.narrow_entry  # else the transform does
+        self.narrow = Linear(cfg.width, cfg.embed_width, False) if narrows else None  # type: ignore[arg-type]
         self.transform = Transform(cfg) if cfg.transform is not None else None
 
     def logits(self, x: Tensor, step: Step) -> Tensor:
@@ -51,7 +56,7 @@ class LogitsHead(nn.Module):
         if self.narrow is not None:
             x = tap(self.narrow(x), f"narrow: B {length} L", rows)
         if self.transform is not None:
-            x = tap(self.transform(x, length, rows), f"transform: B {length} D", rows)
+            x = tap(self.transform(x, length, rows), f"transform: B {length} {self.transform.letter}", rows)
         logits = self.head(x)
         if self.logit_factor is not None:
             logits = ops.scaled(tap(logits, f"unscaled: B {length} V", rows), self.logit_factor)

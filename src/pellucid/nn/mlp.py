@@ -1,5 +1,6 @@
 """The dense feed-forward part: every token alone goes up to F neurons and down again."""
 
+import torch
 from torch import Tensor, nn
 
 from pellucid import config as c
@@ -20,6 +21,24 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor, step: object = None) -> Tensor:
         up = tap(self.up(x), "up: B T F")
         return self.down(tap(ops.gate(up, None, self.act), "neurons: B T F"))  # type: ignore[no-any-return]
+
+
+class XieluMlp(Mlp):
+    """down(xielu(up(x))), whose bend below 0 and above it are learned (arXiv 2411.13010)."""
+
+    axes = {**Mlp.axes, "alpha_p": "1", "alpha_n": "1"}
+    beta: Tensor
+    eps: Tensor
+
+    def __init__(self, cfg: c.Config, spec: c.Mlp) -> None:
+        super().__init__(cfg, spec)
+        self.alpha_p, self.alpha_n = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+        self.register_buffer("beta", torch.tensor(0.5))
+        self.register_buffer("eps", torch.tensor(-1e-6))
+
+    def forward(self, x: Tensor, step: object = None) -> Tensor:
+        up = tap(self.up(x), "up: B T F")
+        return self.down(tap(ops.xielu(up, self.alpha_p, self.alpha_n, self.beta, self.eps), "neurons: B T F"))  # type: ignore[no-any-return]
 
 
 class GatedMlp(Mlp):

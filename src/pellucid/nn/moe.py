@@ -10,7 +10,7 @@ from pellucid import config as c
 from pellucid import ops
 from pellucid.errors import UseError
 from pellucid.nn.linear import Linear
-from pellucid.nn.mlp import GatedMlp
+from pellucid.nn.mlp import GatedMlp, Mlp
 from pellucid.watching.tap import tap
 
 
@@ -26,6 +26,7 @@ class Moe(nn.Module):
             "gate_bias": "E F", "up_bias": "E F", "down_bias": "E D"}  # fmt: skip
 
     correction: Tensor | None
+    gate: Tensor | None
     gate_bias: Tensor | None
     up_bias: Tensor | None
     down_bias: Tensor | None
@@ -35,10 +36,13 @@ class Moe(nn.Module):
         self.spec, E, F, D = spec, spec.experts, spec.width, cfg.width
         self.router = Linear(D, E, spec.bias)
         self.register_buffer("correction", torch.zeros(E) if spec.corrected else None)
-        self.gate, self.up, self.down = (nn.Parameter(torch.empty(s)) for s in ((E, F, D), (E, F, D), (E, D, F)))
+        self.register_parameter("gate", nn.Parameter(torch.empty(E, F, D)) if spec.gated else None)
+        self.up, self.down = nn.Parameter(torch.empty(E, F, D)), nn.Parameter(torch.empty(E, D, F))
         for name, n in {"gate": F, "up": F, "down": D}.items():
-            self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(E, n)) if spec.bias else None)
-        self.shared = GatedMlp(cfg, c.Mlp(spec.shared, spec.act)) if spec.shared else None
+            own = spec.bias and (spec.gated or name != "gate")
+            self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(E, n)) if own else None)
+        shared = c.Mlp(spec.shared, spec.act, spec.gated)
+        self.shared = None if not spec.shared else GatedMlp(cfg, shared) if spec.gated else Mlp(cfg, shared)
         self.shared_gate = Linear(D, 1, False) if spec.shared_gate else None
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
@@ -88,9 +92,10 @@ class Moe(nn.Module):
 
     def run_experts(self, rows: Tensor, token: Tensor, ends: Tensor) -> Tensor:
         """Run each expert once over its rows [N D], sorted by expert; ends [E] says where each expert's rows end."""
-        gate = tap(ops.grouped(rows, self.gate, ends, self.gate_bias), "gate: N F", token)
+        gate = None if self.gate is None else tap(ops.grouped(rows, self.gate, ends, self.gate_bias), "gate: N F", token)
         up = tap(ops.grouped(rows, self.up, ends, self.up_bias), "up: N F", token)
-        neurons = tap(ops.gate(gate, up, self.spec.act), "neurons: N F", token)
+        neurons = ops.gate(up, None, self.spec.act) if gate is None else ops.gate(gate, up, self.spec.act)
+        neurons = tap(neurons, "neurons: N F", token)
         return tap(ops.grouped(neurons, self.down, ends, self.down_bias), "down: N D", token)
 
 

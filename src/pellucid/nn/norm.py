@@ -118,6 +118,20 @@ class PlainLayerNorm(nn.Module):
         return ops.layer(x, self.weight, None, self.eps)
 
 
+class BareLayerNorm(nn.Module):
+    """x less its mean, over its deviation, and nothing learned (OLMo, arXiv 2402.00838)."""
+
+    axes: dict[str, str] = {}
+    centred = True
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.layer(x, None, None, self.eps)
+
+
 class NoNorm(nn.Module):
     """x as it is."""
 
@@ -128,7 +142,7 @@ class NoNorm(nn.Module):
         return ops.identity(x)
 
 
-NORMS: dict[str, type[RmsNorm] | type[LayerNorm] | type[PlainLayerNorm] | type[NoNorm]] = {
+NORMS: dict[str, type[RmsNorm] | type[LayerNorm] | type[PlainLayerNorm] | type[BareLayerNorm] | type[NoNorm]] = {
     "rms": RmsNorm, "rms offset": OffsetRmsNorm, "layer": LayerNorm, "layer offset": OffsetLayerNorm,
-    "layer, no bias": PlainLayerNorm, "none": NoNorm,
+    "layer, no bias": PlainLayerNorm, "layer, no weight": BareLayerNorm, "none": NoNorm,
 }  # fmt: skip

@@ -32,7 +32,8 @@ class Stack(nn.Module):
     def __init__(self, cfg: c.Config, layers: tuple[c.Layer, ...]) -> None:
         super().__init__()
         first = next((one.attn for one in layers if one.attn.buckets is not None), None)
-        table = None if first is None or first.buckets is None else Embedding(first.buckets.count, first.heads)
+        shared = first is not None and first.buckets is not None and not first.buckets.own
+        table = Embedding(first.buckets.count, first.heads) if shared else None  # type: ignore[union-attr]
         self.layers = nn.ModuleList(block(cfg, layer, table) for layer in layers)
         self.norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.final_norm else None
 
@@ -42,12 +43,16 @@ class Stack(nn.Module):
         A change that the config does not ask for is None.
         """
         self.scale = cfg.embed_scale if cfg.embed_scale != 1.0 else None
-        self.widen = Linear(cfg.embed_width, cfg.width, False) if cfg.embed_width is not None else None
-        self.sinusoids = cfg.width if cfg.sinusoids else None  # their width
-        self.positions = Embedding(cfg.positions + cfg.offset, cfg.width) if cfg.positions and not cfg.sinusoids else None
+        self.entered = letter(cfg) if cfg.narrow_entry else "D"  # the letter of the rows that positions, types and norm have
+        width = cfg.width if self.entered == "D" else cfg.embed_width or cfg.width
+        self.axes = self.axes | {"positions": f"P {self.entered}", "types": f"Y {self.entered}", "embed_norm": self.entered}
+        self.widen = Linear(cfg.embed_width, cfg.width, cfg.narrow_entry) if cfg.embed_width is not None else None
+        self.sinusoids = width if cfg.sinusoids else None  # their width
+        self.last_wave = cfg.last_wave
+        self.positions = Embedding(cfg.positions + cfg.offset, width) if cfg.positions and not cfg.sinusoids else None
         self.offset = cfg.offset
-        self.types = Embedding(cfg.types, cfg.width) if cfg.types else None
-        self.embed_norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.embed_norm else None
+        self.types = Embedding(cfg.types, width) if cfg.types else None
+        self.embed_norm = NORMS[cfg.norm](width, cfg.eps) if cfg.embed_norm else None
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """The embedding's rows [B T D] -> the last rows [B T D]. A step with an entry brings the rows that enter a later block."""
@@ -58,26 +63,30 @@ class Stack(nn.Module):
 
     def enter(self, x: Tensor, step: Step) -> Tensor:
         """The embedding's rows [B T D] -> the rows that enter the first block."""
+        rows = f"B T {self.entered}"
         if self.scale is not None:
-            x = tap(ops.scaled(x, ops.rounded(self.scale, x.dtype)), "scaled: B T D")
-        if self.widen is not None:
+            x = tap(ops.scaled(x, ops.rounded(self.scale, x.dtype)), f"scaled: {rows}")
+        if self.widen is not None and self.entered == "D":
             x = tap(self.widen(x), "widen: B T D")
         if self.sinusoids is not None:
-            x = tap(ops.add(x, tap(ops.sinusoids(step.position_ids, self.sinusoids, x.dtype), "positions: B T D")), "start: B T D")
+            waves = ops.sinusoids(step.position_ids, self.sinusoids, x.dtype, self.offset, self.last_wave)
+            x = tap(ops.add(x, tap(waves, f"positions: {rows}")), f"start: {rows}")
         if self.positions is not None:
-            x = tap(ops.add(x, tap(self.positions(step.position_ids, self.offset), "positions: B T D")), "start: B T D")
+            x = tap(ops.add(x, tap(self.positions(step.position_ids, self.offset), f"positions: {rows}")), f"start: {rows}")
         if self.types is not None:
             types = torch.zeros_like(step.position_ids) if step.types is None else step.types
-            x = tap(ops.add(x, tap(self.types(types), "types: B T D")), "typed: B T D")
+            x = tap(ops.add(x, tap(self.types(types), f"types: {rows}")), f"typed: {rows}")
         if self.embed_norm is not None:
-            x = tap(self.embed_norm(x), "embed_norm: B T D")
-        return x
+            x = tap(self.embed_norm(x), f"embed_norm: {rows}")
+        return x if self.widen is None or self.entered == "D" else tap(self.widen(x), "widen: B T D")
 
     def last_norm(self, x: Tensor) -> Tensor:
         return x if self.norm is None else tap(self.norm(x), "norm: B T D")
 
     def entrance(self) -> str | None:
         """Return the name of the tensor that enters the first block. None if that is the embedding's rows, unchanged."""
+        if self.widen is not None and self.entered != "D":
+            return "widen"
         names = {"scaled": self.scale, "widen": self.widen, "start": self.sinusoids or self.positions, "typed": self.types}
         present = [name for name, part in (names | {"embed_norm": self.embed_norm}).items() if part is not None]
         return present[-1] if present else None

@@ -6,7 +6,7 @@ from pellucid.ops.convolve import convolve
 from pellucid.ops.delta import delta_rule
 from pellucid.ops.distance import distances
 from pellucid.ops.experts import best, combine, corrected, grouped, shares, sort, weighted
-from pellucid.ops.gate import capped, gate, gated, sigmoid, softmax, tanh
+from pellucid.ops.gate import capped, clipped, gate, gated, sigmoid, softmax, tanh, xielu
 from pellucid.ops.latent import attend_latent
 from pellucid.ops.linear import (
     adapted,
@@ -38,6 +38,7 @@ __all__ = [
     "best",
     "capped",
     "choose",
+    "clipped",
     "combine",
     "convolve",
     "corrected",
@@ -76,4 +77,5 @@ __all__ = [
     "times",
     "weighted",
     "wide",
+    "xielu",
 ]  # fmt: skip

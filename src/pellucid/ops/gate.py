@@ -50,6 +50,12 @@ CAP = OpKind(
     labels={"cap": lambda m: plain(m.setting("cap")), "tanh": lambda m: f"tanh({m.x} / {plain(m.setting('cap'))})"},
     template=lambda m: f"{plain(m.setting('cap', 'cap'))} · tanh({{x}} / {plain(m.setting('cap', 'cap'))})",
 )
+CLIP = OpKind(
+    "clip",
+    lambda m: f"clamp({m.x}, −{plain(m.setting('clip', 'c'))}, {plain(m.setting('clip', 'c'))})",
+    labels={"clip": lambda m: f"clamp({m.x}, −{plain(m.setting('clip'))}, {plain(m.setting('clip'))})"},
+    template=lambda m: "",
+)
 TANH = OpKind("tanh", lambda m: f"tanh({m.x})", labels={"tanh": lambda m: f"tanh({m.x})"}, template=lambda m: "tanh({x})")
 SIGMOID = OpKind(
     "sigmoid",
@@ -66,6 +72,14 @@ SOFTMAX = OpKind(  # attention's pattern too: over the visible keys, and a sink
     labels=E_LABELS,
     template=lambda m: E_NUMBERS,
     result="shares",
+)
+
+
+XIELU = OpKind(
+    "xielu",
+    lambda m: f"xielu({', '.join((*m.inputs, *m.weights))})",
+    labels={"xielu": lambda m: f"xielu({m.x})"},
+    template=lambda m: "",
 )
 
 
@@ -130,9 +144,31 @@ def capped(x: Tensor, cap: float) -> Tensor:
     return note(y, CAP.name, (x,), (), lambda i: bounded(x[i], cap), settings=lambda: {"cap": cap})
 
 
+def clipped(x: Tensor, clip: float) -> Tensor:
+    """Compute x, but no less than −clip and no more than clip."""
+    return note(
+        x.clamp(-clip, clip), CLIP.name, (x,), (), lambda i: Terms(clip=x[i].clamp(-clip, clip)).of(x=x[i]), settings=lambda: {"clip": clip}
+    )
+
+
 def bounded(x: Tensor, cap: float) -> Terms:
     """Return the terms of a cell of `capped`."""
     return Terms(cap=cap, tanh=torch.tanh(x.double() / cap)).of(x=x)
+
+
+def xielu(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor) -> Tensor:
+    """Compute p·x² + β·x above 0, n·(e^min(x, ε) − 1 − x) + β·x below, p = softplus(alpha_p), n = β + softplus(alpha_n), arXiv 2411.13010."""
+
+    def of(x: Tensor, alpha_p: Tensor, alpha_n: Tensor) -> Tensor:
+        p, n = F.softplus(alpha_p), beta + F.softplus(alpha_n)
+        return torch.where(x > 0, p * x * x + beta * x, (torch.expm1(torch.minimum(x, eps)) - x) * n + beta * x)
+
+    def terms(i: Index) -> Terms:
+        return Terms(xielu=of(x[i].double(), alpha_p.double(), alpha_n.double())[0]).of(x=x[i])
+
+    y = of(x, alpha_p, alpha_n).to(x.dtype)
+    weights = (alpha_p, alpha_n, beta, eps)
+    return note(y, XIELU.name, (x,), weights, terms, again=lambda p, n, *_: of(x, p, n).to(x.dtype))
 
 
 def tanh(x: Tensor) -> Tensor:

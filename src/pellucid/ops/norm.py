@@ -35,9 +35,13 @@ RMS_GROUPS = OpKind(
 )
 LAYER_NORM = OpKind(
     "layer norm",
-    lambda m: f"({m.x} − μ) / σ · {gain(m)}{m.bias}",
+    lambda m: f"({m.x} − μ) / σ" + (f" · {gain(m)}" if m.weights else "") + m.bias,
     labels={"centred": lambda m: f"{m.x} − μ", "over": lambda m: "1/σ", "gain": gain},
-    template=lambda m: "({x} − {mean}) / {deviation} · " + ("{gain}" if m.setting("offset") else "{weight}") + " + {bias}" * len(m.biases),
+    template=lambda m: (
+        "({x} − {mean}) / {deviation}"
+        + (" · {gain}" if m.setting("offset") else " · {weight}" * bool(m.weights))
+        + " + {bias}" * len(m.biases)
+    ),
 )
 
 
@@ -112,15 +116,15 @@ def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return note(y, RMS.name, (x,), (weight,), terms, settings=lambda: {"eps": eps, "offset": 1}, again=again)
 
 
-def layer(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """Compute (x [... D] - mean) / sqrt(variance + eps) · weight + bias."""
+def layer(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Compute (x [... D] - mean) / sqrt(variance + eps) · weight + bias, or without either."""
     if native.fits_norm(x, weight, bias):
         y = native.norm(x, weight, bias, eps, centred=True)
     else:
         y = torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
     def terms(i: Index) -> Terms:
-        return over_deviation(x, i, eps, {"weight": weight[i[-1]]}, bias)
+        return over_deviation(x, i, eps, {} if weight is None else {"weight": weight[i[-1]]}, bias)
 
     def again(weight: Tensor, bias: Tensor | None) -> Tensor:
         return layer(x, weight, bias, eps)

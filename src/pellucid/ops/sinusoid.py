@@ -4,30 +4,40 @@ import torch
 from torch import Tensor
 
 from pellucid.ops import native
-from pellucid.ops.kinds import OpKind
+from pellucid.ops.kinds import Operands, OpKind
 from pellucid.ops.precision import wide
 from pellucid.watching.tap import note
 from pellucid.watching.terms import Index, Terms
 
-SINUSOID = OpKind("sinusoid", lambda m: "float32(sincos(t))", labels={"wave": lambda m: "float32(sincos(t))"})
+
+def wave_text(m: Operands) -> str:
+    """Write the waves of a row's position, as counted in the table."""
+    at = f"t + {m.setting('skip')}" if m.setting("skip", 0) else "t"
+    return f"waves({at})" if m.setting("last") else f"float32(sincos({at}))"
 
 
-def sinusoids(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """Compute sines and cosines of positions [B T]. Returns [B T width]: all sines, then all cosines, as in Marian (the paper alternates).
+SINUSOID = OpKind("sinusoid", wave_text, labels={"wave": wave_text})
 
-    The values are rounded to float32, as in the table that models of this kind are trained with.
+
+def sinusoids(positions: Tensor, width: int, dtype: torch.dtype, skip: int = 0, last: bool = False) -> Tensor:
+    """Compute sines and cosines of positions [B T] + skip. Returns [B T width]: all sines, then all cosines (the paper alternates).
+
+    last: the longest wave has 20,000π tokens itself, as in fairseq. Otherwise, as in the paper and in Marian, it is the one after it, and
+    the values are rounded to float32, as in the table that Marian's models are trained with.
     """
+    sines, table = -(-width // 2), wide(torch.bfloat16)
+    over = max(1, sines - 1) if last else width / 2  # the waves' numbers over this are the exponents of 10,000
 
     def terms(i: Index) -> Terms:
-        sines = -(-width // 2)
-        angle = positions[i[:-1]].double() / 10_000.0 ** (2 * (i[-1] % sines) / width)
+        angle = (positions[i[:-1]].double() + skip) / 10_000.0 ** ((i[-1] % sines) / over)
         wave = angle.sin() if i[-1] < sines else angle.cos()
-        return Terms(wave=wave.to(wide(torch.bfloat16))).of(angle=angle)
+        return Terms(wave=wave if last else wave.to(table)).of(angle=angle)
 
-    if native.fits_angles(positions, dtype):
+    if not skip and not last and native.fits_angles(positions, dtype):
         y = native.waves(positions, width, dtype)
         return note(y, SINUSOID.name, (), (), terms, settings=lambda: {"width": width})
-    at = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width
-    angle = positions[..., None].double() / 10_000.0**at
-    y = torch.cat([angle.sin(), angle.cos()[..., : width // 2]], -1).to(wide(torch.bfloat16)).to(dtype)
-    return note(y, SINUSOID.name, (), (), terms, settings=lambda: {"width": width})
+    at = torch.arange(sines, device=positions.device, dtype=torch.float64) / over
+    angle = (positions[..., None].double() + skip) / 10_000.0**at
+    waves = torch.cat([angle.sin(), angle.cos()[..., : width // 2]], -1)
+    y = (waves if last else waves.to(table)).to(dtype)
+    return note(y, SINUSOID.name, (), (), terms, settings=lambda: {"width": width, "skip": skip, "last": int(last)})

@@ -7,7 +7,7 @@ KIND = Kind(
     quirks={
         "plain": {},
         "own scale": {"attn_config": {"softmax_scale": 0.5}, "layer_norm_epsilon": 0.01},
-        "eight heads, own head": {"n_heads": 8, "tie_word_embeddings": False},
+        "eight heads, own head": {"n_heads": 8, "tie_word_embeddings": False, "attn_config": {"clip_qkv": 2.5}},
         "two heads, deeper": {"n_heads": 2, "n_layers": 3},
     },
     changes=(("plain", {"layer_norm_epsilon": 1.1e-5}), ("plain", {"n_heads": 8})),

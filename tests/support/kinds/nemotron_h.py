@@ -4,6 +4,13 @@ from kinds import Kind
 
 LAYERS = ["mamba", "mlp", "mamba", "attention", "mlp"]
 
+EXPERTS = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 16,
+    "moe_shared_expert_intermediate_size": 20,
+}
+
 KIND = Kind(
     tiny={
         "vocab_size": 97,
@@ -32,13 +39,26 @@ KIND = Kind(
             "layer_norm_epsilon": 0.01,
         },
         "one group, narrow": {"n_groups": 1, "mamba_head_dim": 4, "use_conv_bias": False, "conv_kernel": 2, "mlp_hidden_act": "gelu"},
+        "experts": {"layers_block_type": ["mamba", "moe", "attention", "mlp", "mamba", "moe"], **EXPERTS},
+        "experts in groups": {
+            "layers_block_type": ["mamba", "moe", "attention", "moe"],
+            **EXPERTS,
+            "n_group": 4,
+            "topk_group": 2,
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 2.5,
+            "mlp_hidden_act": "gelu",
+        },
         "states alone": {"layers_block_type": ["mamba", "mlp"], "n_groups": 8, "mamba_hidden_act": "gelu", "residual_in_fp32": True},
     },
     sharp=8.0,
     dtypes=("plain", "one group, narrow"),
-    changes=(("plain", {"layer_norm_epsilon": 1.1e-5}), ("plain", {"time_step_min": 0.4})),
+    changes=(("plain", {"layer_norm_epsilon": 1.1e-5}), ("plain", {"time_step_min": 0.4}), ("experts", {"routed_scaling_factor": 1.01})),
     refused=(
-        ("plain", {"layers_block_type": ["mamba", "moe"]}, "layers_block_type"),
+        ("plain", {"layers_block_type": ["moe", "mamba"]}, "layers_block_type"),
+        ("experts", {"moe_latent_size": 8}, "moe_latent_size"),
+        ("experts", {"num_experts_per_tok": 9}, "num_experts_per_tok"),
+        ("experts", {"mlp_bias": True}, "mlp_bias"),
         ("plain", {"layers_block_type": ["mlp", "mamba"]}, "layers_block_type"),
         ("plain", {"layers_block_type": ["mamba", "mlp", "mlp"]}, "layers_block_type"),
         ("plain", {"n_groups": 3}, "mamba_num_heads % n_groups == 0"),

@@ -8,7 +8,11 @@ KIND = Kind(
         "plain": {},
         "window": {"sliding_window": 5, "num_key_value_heads": 1},
         "no biases, own head": {"use_bias": False, "tie_word_embeddings": False},
-        "linear": {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}, "norm_epsilon": 0.01, "hidden_act": "silu"},
+        "linear": {
+            "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4},
+            "norm_epsilon": 0.01,
+            "hidden_act": "silu",
+        },
     },
     changes=(("window", {"sliding_window": 6}), ("plain", {"norm_epsilon": 1.1e-5}), ("plain", {"hidden_act": "gelu"})),
     refused=(

@@ -9,7 +9,7 @@ import type { MaskDocument as Mask } from "../run/documents";
 export function stretch(s: Mask, q: number): [number, number] {
   if (s.fill !== null) return [0, Infinity];
   const low = Math.max(0, s.window === null ? 0 : q - s.window + 1, s.chunk === null ? 0 : Math.floor(q / s.chunk) * s.chunk);
-  const high = Math.min(s.causal ? Math.max(q + 1, s.until) : Infinity, s.chunk === null ? Infinity : (Math.floor(q / s.chunk) + 1) * s.chunk);
+  const high = Math.min(s.causal ? Math.max(q + 1, s.until) : Infinity, s.around && s.window !== null ? q + s.window : Infinity, s.chunk === null ? Infinity : (Math.floor(q / s.chunk) + 1) * s.chunk);
   return [low, high];
 }
 

@@ -120,6 +120,7 @@ export interface MaskDocument {
   until: number; // keys before it are seen even by earlier queries
   source: boolean; // the keys are an encoder's
   chosen: number | null; // keys that an indexer leaves at most; null: no indexer
+  around: boolean; // the window reaches as far ahead as back
   fill: number | null; // the score of keys that are not seen, so that they count; null: they do not
 }
 

@@ -133,13 +133,13 @@ describe("links", () => {
 });
 
 describe("what a query may see", () => {
-  const plain: Mask = { causal: true, window: null, chunk: null, until: 0, source: false, chosen: null, fill: null };
+  const plain: Mask = { causal: true, window: null, chunk: null, until: 0, source: false, chosen: null, around: false, fill: null };
   const rule = (s: Mask, q: number, k: number): boolean =>
-    (!s.causal || k <= q || k < s.until) && (s.window === null || q - k < s.window) && (s.chunk === null || Math.floor(q / s.chunk) === Math.floor(k / s.chunk));
+    (!s.causal || k <= q || k < s.until) && (s.window === null || (s.around ? Math.abs(q - k) : q - k) < s.window) && (s.chunk === null || Math.floor(q / s.chunk) === Math.floor(k / s.chunk));
 
   it("is the model's own rule, whatever is put together", () => {
-    for (const causal of [true, false]) for (const window of [null, 1, 3]) for (const chunk of [null, 1, 4]) for (const until of causal ? [0, 1, 5] : [0]) {
-      const s = { ...plain, causal, window, chunk, until };
+    for (const causal of [true, false]) for (const window of [null, 1, 3]) for (const chunk of [null, 1, 4]) for (const until of causal ? [0, 1, 5] : [0]) for (const around of [false, true]) {
+      const s = { ...plain, causal, window, chunk, until, around };
       for (let q = 0; q < 11; q++) for (let k = 0; k < 11; k++) expect(sees(s, q, k), JSON.stringify([s, q, k])).toBe(rule(s, q, k));
     }
   });

@@ -114,7 +114,7 @@ def scan(operands: Sequence[Tensor], pages: PagedRows, run: int, scale: float, c
 def fits_mask(mask: Mask, end: int | None = None) -> bool:
     """True if a kernel can apply this mask. A mask that lets a row see later keys fits only if `end`, the number of keys, is known."""
     band = mask.allowed
-    if not isinstance(band, Band) or (ahead(band) and (end is None or band.chunk is not None)):
+    if not isinstance(band, Band) or band.around or (ahead(band) and (end is None or band.chunk is not None)):
         return False
     return mask.fill is None and mask.by_segment is None and (mask.bias is None or isinstance(mask.bias, AlibiBias | RelativeBias))
 
