@@ -171,7 +171,7 @@ MIXERS = tuple(dict.fromkeys(kind.part for kind in get_args(AnyAttention)))  # t
 
 @dataclass(frozen=True)
 class Mlp:
-    """A feed-forward part: act(gate) * up, or act(up) without a gate; then down. "xielu", without a gate, has two numbers that it learns."""
+    """A feed-forward part: act(gate) * up, or act(up) without a gate; then down. "xielu", never with a gate, learns two numbers."""
 
     width: int
     act: str = "silu"
@@ -257,7 +257,7 @@ class Config:
     layers: tuple[Layer, ...]
     tied: bool = False
     eps: float = 1e-5
-    norm: str = "rms"  # "rms offset": weight counts from 1 (Gemma); "layer": mean and bias; "layer offset"; "layer, no bias"; "layer, no weight"; "none"
+    norm: str = "rms"  # "rms offset": weight counts from 1 (Gemma); "layer": mean and bias, or "layer, no bias", "layer, no weight", "none"
     positions: int | None = None  # tokens that learned positions reach, or sinusoids
     logit_scale: float = 1.0  # of the rows that the head reads (T5)
     logit_factor: float = 1.0  # of the logits (Granite, Command R)

@@ -34,7 +34,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("qwen3", "plain", {}), ("qwen3_moe", "shares normalised", {}), ("gemma", "plain", {}), ("gemma2", "plain", SHARED["own scale"]),
     ("gemma3_text", "every sixth", SHARED["own scale"]), ("phi3", "plain", {}), ("phi3", "window", {}),
     ("phi3", "longrope of a part, tied", {}), ("gpt2", "plain", {}), ("gpt2", "own head", {}), ("glm4", "plain", {}),
-    ("gpt_oss", "plain", {}), ("gpt_oss", "yarn without truncation", {}),
+    ("gpt_oss", "plain", {}), ("gpt_oss", "yarn without truncation", {}), ("granite", "plain", {}), ("granite", "biases, tied", {}),
+    ("granitemoe", "plain", {}), ("smollm3", "plain", {}), ("arcee", "plain", {}), ("arcee", "yarn, biases", {}), ("seed_oss", "plain", {}),
+    ("seed_oss", "every bias, tied", {}), ("olmo2", "plain", {}), ("hunyuan_v1_dense", "plain", {}), ("starcoder2", "plain", {}),
+    ("starcoder2", "no biases, own head", {}), ("mamba2", "plain", {}), ("mamba2", "one group, biases, tied", {}),
 ]  # fmt: skip
 
 
@@ -65,15 +68,18 @@ def test_written_and_read_is_transformers(family: str, quirk: str, fields: dict[
     """In GGUF and back in a folder, whose config.json is the model's own."""
     made = judge.make(family, quirk, **fields)
     convert(made.folder, tmp_path / "model.gguf", quant="f32")
+    again = load(made.folder, dtype="float64")
+    for name, p in made.hf.named_parameters():
+        if name.endswith("A_log"):  # the format has −e^A_log in float32: the judge gets the same rounding
+            p.data = p.data.float().exp().double().log()
     model = load(tmp_path / "model.gguf", dtype="float64")
     assert apart(model, made, family) < 1e-9 and model.left == ()
-    again = load(made.folder, dtype="float64")
     assert [*differing(model.config, again.config)] == [] and model.stops == again.stops
     names = {t.name for t in GGUFReader(tmp_path / "model.gguf").tensors}
     arch = next(n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == OF_FAMILY[family])
     known = {gguf.TENSOR_NAMES[t].format(bid=i) for t in gguf.MODEL_TENSORS[arch] for i in range(len(model.config.layers))}
     known |= {gguf.TENSOR_NAMES[gguf.MODEL_TENSOR.ROPE_FACTORS_LONG], gguf.TENSOR_NAMES[gguf.MODEL_TENSOR.ROPE_FACTORS_SHORT]}
-    assert {n.rpartition(".")[0] for n in names} <= known
+    assert {n.removesuffix(".weight").removesuffix(".bias") for n in names} <= known
 
 
 @pytest.mark.parametrize("table", ["llama", "gemma2"])

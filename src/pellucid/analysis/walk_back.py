@@ -58,8 +58,9 @@ class Walk:
         self.backs: Mapping[str, Callable[[Seen, Tensor, Tensor], None]] = {
             "add": self.sum, "correct": self.sum, "identity": self.sum, "pick": self.sum, "linear": self.product, "adapted": self.product,
             "rms": self.norm, "layer norm": self.norm, "rotate": self.rotation, "scaled": self.factor, "tempered": self.factor,
-            "weighted": self.factor, "gated": self.factor, "act": self.ratio, "cap": self.ratio, "clip": self.ratio, "xielu": self.ratio, "tanh": self.ratio, "jump": self.ratio,
-            "gate": self.gate, "combine": self.combine, "experts": self.experts, "attend": self.attend, "attend latent": self.attend,
+            "weighted": self.factor, "gated": self.factor, "gate": self.gate, "combine": self.combine, "experts": self.experts,
+            **dict.fromkeys(("act", "cap", "clip", "jump", "tanh", "xielu"), self.ratio),
+            "attend": self.attend, "attend latent": self.attend,
         }  # fmt: skip
 
     def at(self, s: Seen, rows: Tensor) -> Tensor:

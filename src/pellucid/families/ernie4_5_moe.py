@@ -31,7 +31,7 @@ def sparse(hf: Fields, layers: int) -> list[bool]:
 def config(hf: Fields) -> c.Config:
     plain = ernie4_5.config(hf)
     experts, layers = moe(hf), plain.layers
-    hf.relate(not layers[0].attn.bias, "use_bias is false", use_bias=True)  # published models have none
+    hf.fixed("use_bias", False)  # published models have none
     hf.read |= {"num_nextn_predict_layers"}  # modules behind the last layer are another model
     kinds = sparse(hf, len(layers))
     return replace(plain, layers=tuple(replace(one, ffn=experts if s else one.ffn) for one, s in zip(layers, kinds, strict=True)))

@@ -132,8 +132,8 @@ def spelling(rules: tuple[Rule, ...], names: Iterable[str]) -> tuple[Rule, ...]:
     apart = {r.names[0].rpartition(".")[2]: r for r in rules if r.layout is STACKED}
     if apart.keys() == {"up", "down"}:
         together = {r: Rule(r.disk.replace(".{e}", "").removesuffix(".weight"), r.ours) for r in rules if r.layout is STACKED}
-        found = any(pattern(r.disk).fullmatch(name) for r in together.values() for name in names)
-        return tuple(together.get(r, r) for r in rules) if found else rules
+        stored = any(pattern(r.disk).fullmatch(name) for r in together.values() for name in names)
+        return tuple(together.get(r, r) for r in rules) if stored else rules
     if not {"gate", "up", "down"} <= apart.keys():
         return rules
     head = apart["gate"].disk.partition(".{e}")[0]

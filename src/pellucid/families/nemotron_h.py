@@ -65,7 +65,9 @@ def config(hf: Fields) -> c.Config:
     text, act = part_layers.pattern(hf), hf.choice("mlp_hidden_act", ACTS, "relu2")
     mlp = c.Mlp(hf.integer("intermediate_size", 21504), act, gated=False, bias=hf.flag("mlp_bias", False))
     mixers: dict[str, c.AnyAttention] = {"M": mamba(hf), "*": attention(hf)}
-    networks: dict[str, c.AnyFfn] = {"": c.Without(), "-": mlp} | ({"E": experts(hf, act)} if "E" in text else {})
+    networks: dict[str, c.AnyFfn] = {"": c.Without(), "-": mlp}
+    if "E" in text:
+        networks["E"] = experts(hf, act)
     eps = hf.number("layer_norm_epsilon", 1e-5)
     hf.fixed("rms_norm_eps", eps)
     hf.fixed("tie_word_embeddings", False)

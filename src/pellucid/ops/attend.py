@@ -51,7 +51,12 @@ def products(m: Operands) -> str:
     return pairs[0] if len(pairs) == 1 else f"({' + '.join(pairs)})"
 
 
-ATTEND = OpKind("attend", lambda m: "pattern · v", product=True, result="attention")
+def values_text(m: Operands) -> str:
+    """Write the pattern times the values; OLMo's are clipped, and have another name than v."""
+    return f"pattern · {next((name for name in m.inputs if name.startswith('v_')), 'v')}"
+
+
+ATTEND = OpKind("attend", values_text, product=True, result="attention")
 SCORES = OpKind(
     "scores",
     scores_text,

@@ -157,7 +157,10 @@ def bounded(x: Tensor, cap: float) -> Terms:
 
 
 def xielu(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor) -> Tensor:
-    """Compute p·x² + β·x above 0, n·(e^min(x, ε) − 1 − x) + β·x below, p = softplus(alpha_p), n = β + softplus(alpha_n), arXiv 2411.13010."""
+    """Compute p·x² + β·x above 0, and n·(e^min(x, ε) − 1 − x) + β·x below (arXiv 2411.13010).
+
+    p is softplus(alpha_p), and n is β + softplus(alpha_n).
+    """
 
     def of(x: Tensor, alpha_p: Tensor, alpha_n: Tensor) -> Tensor:
         p, n = F.softplus(alpha_p), beta + F.softplus(alpha_n)

@@ -250,9 +250,85 @@ def gpt2(s: GgufSource) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def granite(s: GgufSource) -> dict[str, Any]:
+    """Return Granite's fields, with or without experts: Llama's and four multipliers."""
+    k = s.keys
+    experts = k.integer("expert_count", 0, low=0)
+    fields = shared(s, *(("granitemoe", "GraniteMoeForCausalLM") if experts else ("granite", "GraniteForCausalLM")))
+    rotary(s, fields)
+    scales = {"embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"}
+    fields |= {name: k.number(key, 1.0) for name, key in scales.items()}
+    fields |= {
+        "attention_multiplier": k.number("attention.scale", fields["head_dim"] ** -0.5),
+        "attention_bias": s.has("blk.0.attn_q.bias"),
+    }
+    if experts:
+        k.fixed("expert_shared_feed_forward_length", 0)
+        return fields | {"num_local_experts": experts, "num_experts_per_tok": k.integer("expert_used_count")}
+    return fields | {"mlp_bias": s.has("blk.0.ffn_gate.bias")}
+
+
+def smollm3(s: GgufSource) -> dict[str, Any]:
+    """Return SmolLM3's fields; that each fourth layer does not turn stands in no key."""
+    fields = shared(s, "smollm3", "SmolLM3ForCausalLM")
+    rotary(s, fields)
+    return fields | {"no_rope_layer_interval": 4, "attention_bias": s.has("blk.0.attn_q.bias"), "mlp_bias": s.has("blk.0.ffn_gate.bias")}
+
+
+def arcee(s: GgufSource) -> dict[str, Any]:
+    fields = shared(s, "arcee", "ArceeForCausalLM")
+    rotary(s, fields)
+    return fields | {"attention_bias": s.has("blk.0.attn_q.bias"), "mlp_bias": s.has("blk.0.ffn_up.bias")}
+
+
+def seed_oss(s: GgufSource) -> dict[str, Any]:
+    fields = shared(s, "seed_oss", "SeedOssForCausalLM")
+    rotary(s, fields)
+    biases = {"attention_bias": "attn_q", "attention_out_bias": "attn_output", "mlp_bias": "ffn_gate"}
+    return fields | {name: s.has(f"blk.0.{part}.bias") for name, part in biases.items()}
+
+
+def olmo2(s: GgufSource) -> dict[str, Any]:
+    fields = shared(s, "olmo2", "Olmo2ForCausalLM")
+    rotary(s, fields)
+    return fields
+
+
+def hunyuan(s: GgufSource) -> dict[str, Any]:
+    """Return Hunyuan's fields; the base of its turn is written grown already."""
+    fields = shared(s, "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM")
+    rotary(s, fields)
+    return fields | {"attention_bias": s.has("blk.0.attn_q.bias")}
+
+
+def starcoder2(s: GgufSource) -> dict[str, Any]:
+    fields = shared(s, "starcoder2", "Starcoder2ForCausalLM", "attention.layer_norm_epsilon")
+    rotary(s, fields)
+    fields["norm_epsilon"] = fields.pop("rms_norm_eps")
+    return fields | {"use_bias": s.has("blk.0.attn_q.bias")}
+
+
+def mamba2(s: GgufSource) -> dict[str, Any]:
+    k = s.keys
+    width, inner, heads = k.integer("embedding_length"), k.integer("ssm.inner_size"), k.integer("ssm.time_step_rank")
+    k.relate(inner % heads == 0 and inner % width == 0, "ssm.inner_size % ssm.time_step_rank == 0", inner=inner, heads=heads, width=width)
+    for key in ("feed_forward_length", "attention.head_count"):
+        k.fixed(key, 0)
+    k.read.add("context_length")  # a state knows none
+    return {
+        "model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "vocab_size": s.shapes.get("token_embd.weight", (0,))[0],
+        "hidden_size": width, "num_hidden_layers": k.integer("block_count", high=100_000), "expand": inner // width, "num_heads": heads,
+        "head_dim": inner // heads, "n_groups": k.integer("ssm.group_count"), "state_size": k.integer("ssm.state_size"),
+        "conv_kernel": k.integer("ssm.conv_kernel"), "layer_norm_epsilon": k.number("attention.layer_norm_rms_epsilon"),
+        "use_conv_bias": s.has("blk.0.ssm_conv1d.bias"), "use_bias": s.has("blk.0.ssm_in.bias"),
+        "tie_word_embeddings": not s.has("output.weight"),
+    }  # fmt: skip
+
+
 ARCHITECTURES: dict[str, Callable[[GgufSource], dict[str, Any]]] = {
     "llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3moe": qwen3moe, "gemma": gemma, "gemma2": gemma2, "gemma3": gemma3,
-    "phi3": phi3, "gpt2": gpt2, "glm4": glm4, "gpt-oss": gpt_oss,
+    "phi3": phi3, "gpt2": gpt2, "glm4": glm4, "gpt-oss": gpt_oss, "granite": granite, "granitemoe": granite, "smollm3": smollm3,
+    "arcee": arcee, "seed_oss": seed_oss, "olmo2": olmo2, "hunyuan-dense": hunyuan, "starcoder2": starcoder2, "mamba2": mamba2,
 }  # fmt: skip
 
 

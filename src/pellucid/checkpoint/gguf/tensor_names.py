@@ -8,10 +8,11 @@ blk.{i}.ffn_gate_exps.weight    layers.{i}.ffn.gate              all experts of 
 import re
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
-from pellucid.config import Config
-from pellucid.families.names import PLAIN, SPLIT, Layout, Rule
+from pellucid.config import Config, Mamba2
+from pellucid.families.names import CHANNEL_BIASES, CHANNELS, PLAIN, SPLIT, Layout, Rule
 
 OFFSET = Layout(lambda disk, _: [x - 1 for x in disk], lambda ours: [x + 1 for x in ours])
 SETTING = re.compile(r"rope_freqs\.weight|rope_factors_(long|short)\.weight")  # read with the keys
@@ -27,6 +28,19 @@ def side_by_side(heads: int) -> Layout:
         return x.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)  # type: ignore[no-any-return]
 
     return Layout(lambda disk, _: [read(x) for x in disk], lambda ours: [write(x) for x in ours])
+
+
+# a convolution's weight without the axis of length 1;  −e^x of a rate, [H, 1];  a number a head, [H, 1]
+FLAT_CHANNELS = Layout(
+    lambda disk, shapes: CHANNELS.read([disk[0][:, None]], shapes), lambda ours: [w[:, 0].contiguous() for w in CHANNELS.write(ours)]
+)
+RATE = Layout(lambda disk, _: [torch.log(-x[:, 0].double()) for x in disk], lambda ours: [-torch.exp(x.float())[:, None] for x in ours])
+COLUMN = Layout(lambda disk, _: [x[:, 0] for x in disk], lambda ours: [x[:, None] for x in ours])
+
+
+def in_groups(groups: int) -> Layout:
+    """Return the layout of a norm's weight by groups, [G, inner / G]."""
+    return Layout(lambda disk, _: [x.flatten() for x in disk], lambda ours: [x.unflatten(0, (groups, -1)) for x in ours])
 
 
 def layer(disk: str, ours: str | tuple[str, ...], layout: Layout = PLAIN) -> Rule:
@@ -103,7 +117,33 @@ def gpt_oss(cfg: Config) -> tuple[Rule, ...]:
     return (*ends(), *norms, *QKVO, tensor("attn_sinks.weight", "attn.sinks"), layer("ffn_gate_inp", "ffn.router"), *EXPERTS[1:], *experts)
 
 
+def seed_oss(cfg: Config) -> tuple[Rule, ...]:
+    return (*ends(), layer("attn_norm", "attn_norm"), layer("post_attention_norm", "ffn_norm"), *QKVO, *GATED)
+
+
+def olmo2(cfg: Config) -> tuple[Rule, ...]:
+    return (*ends(), layer("post_attention_norm", "attn_norm"), layer("post_ffw_norm", "ffn_norm"), *QKVO, *QK_NORMS, *GATED)
+
+
+def mamba2(cfg: Config) -> tuple[Rule, ...]:
+    spec = cfg.layers[0].attn
+    assert isinstance(spec, Mamba2)
+    return (
+        *ends(),
+        layer("attn_norm", "mamba_norm"),
+        layer("ssm_in", tuple(f"mamba.{n}" for n in ("z", "x", "b", "c", "dt_in")), SPLIT),
+        Rule("blk.{i}.ssm_conv1d.weight", tuple(f"layers.{{i}}.mamba.{n}_kernel" for n in "xbc"), FLAT_CHANNELS),
+        Rule("blk.{i}.ssm_conv1d.bias", tuple(f"layers.{{i}}.mamba.{n}_kernel_bias" for n in "xbc"), CHANNEL_BIASES),
+        tensor("ssm_dt.bias", "mamba.rate_bias"),
+        tensor("ssm_a", "mamba.log_rate", RATE),
+        tensor("ssm_d", "mamba.skip", COLUMN),
+        tensor("ssm_norm.weight", "mamba.norm.weight", in_groups(spec.groups)),
+        layer("ssm_out", "mamba.o"),
+    )
+
+
 TABLES: dict[str, Callable[[Config], tuple[Rule, ...]]] = {
     "llama": llama, "qwen2": qwen, "qwen3": qwen, "qwen3moe": qwen, "gemma": gemma, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3,
-    "gpt2": gpt2, "glm4": glm4, "gpt-oss": gpt_oss,
+    "gpt2": gpt2, "glm4": glm4, "gpt-oss": gpt_oss, "granite": llama, "granitemoe": llama, "smollm3": llama, "arcee": llama,
+    "seed_oss": seed_oss, "olmo2": olmo2, "hunyuan-dense": qwen, "starcoder2": qwen, "mamba2": mamba2,
 }  # fmt: skip

@@ -17,7 +17,7 @@ from pellucid.checkpoint.gguf.gguf_writer import WrittenTensor
 from pellucid.checkpoint.gguf.hyperparameters import GgufSource, config_fields, llama3_factors
 from pellucid.checkpoint.gguf.packed_tensor import FORMS
 from pellucid.checkpoint.gguf.tensor_names import TABLES
-from pellucid.config import Attention, Config, LinearScaling, Llama3, LongRope, Moe, Rope, Yarn
+from pellucid.config import Attention, Config, LinearScaling, Llama3, LongRope, Mamba2, Moe, Rope, Yarn
 from pellucid.errors import UseError
 from pellucid.families import understand
 from pellucid.families.fields import Fields
@@ -30,7 +30,8 @@ from pellucid.ops.blocks import Blocks
 OF_FAMILY = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe",
     "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma3": "gemma3", "phi3": "phi3", "gpt2": "gpt2", "glm4": "glm4",
-    "gpt_oss": "gpt-oss",
+    "gpt_oss": "gpt-oss", "granite": "granite", "granitemoe": "granitemoe", "smollm3": "smollm3", "arcee": "arcee",
+    "seed_oss": "seed_oss", "olmo2": "olmo2", "hunyuan_v1_dense": "hunyuan-dense", "starcoder2": "starcoder2", "mamba2": "mamba2",
 }  # fmt: skip
 WINDOWED = {"gemma2", "gemma3", "phi3", "gpt-oss"}
 KINDS = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0"}
@@ -48,8 +49,10 @@ def architecture(family: str) -> str:
 def model_keys(name: str, cfg: Config) -> Keys:
     """Return the keys of an architecture for a config."""
     attn, ffn = cfg.layers[0].attn, cfg.layers[0].ffn
+    if isinstance(attn, Mamba2):
+        return {f"{name}.{key}": value for key, value in state_keys(cfg, attn).items()}
     assert isinstance(attn, Attention)
-    eps = "attention.layer_norm_epsilon" if name == "gpt2" else "attention.layer_norm_rms_epsilon"
+    eps = "attention.layer_norm_epsilon" if name in ("gpt2", "starcoder2") else "attention.layer_norm_rms_epsilon"
     keys: Keys = {
         "vocab_size": cfg.vocab, "context_length": cfg.context, "embedding_length": cfg.width, "block_count": len(cfg.layers),
         "feed_forward_length": ffn.width, "attention.head_count": attn.heads, "attention.head_count_kv": attn.kv_heads, eps: cfg.eps,
@@ -59,7 +62,10 @@ def model_keys(name: str, cfg: Config) -> Keys:
         keys |= {"rope.dimension_count": attn.rope.width, "rope.freq_base": attn.rope.theta, **scaling_keys(attn.rope)}
     if isinstance(ffn, Moe):
         keys |= {"expert_count": ffn.experts, "expert_used_count": ffn.chosen}
-        keys |= {} if name == "llama" else {"expert_feed_forward_length": ffn.width}
+        keys |= {} if name in ("llama", "granitemoe") else {"expert_feed_forward_length": ffn.width}
+    if name in ("granite", "granitemoe"):
+        keys |= {"attention.scale": attn.scale, "embedding_scale": cfg.embed_scale, "residual_scale": cfg.layers[0].gain}
+        keys["logit_scale"] = 1 / cfg.logit_factor
     if name in WINDOWED and (window := next((layer.attn.window for layer in cfg.layers if layer.attn.window), None)):
         keys["attention.sliding_window"] = window
     if name in ("gemma2", "gemma3"):
@@ -69,6 +75,16 @@ def model_keys(name: str, cfg: Config) -> Keys:
         far = next((layer.attn.rope for layer in cfg.layers if layer.attn.window is None), attn.rope)
         keys |= {"rope.freq_base": far.theta, "rope.freq_base_swa": attn.rope.theta, **scaling_keys(far)} if far and attn.rope else {}
     return {f"{name}.{key}": value for key, value in keys.items() if value is not None}
+
+
+def state_keys(cfg: Config, scan: Mamba2) -> Keys:
+    """Return the keys of a model whose layers keep a state, and nothing else."""
+    return {
+        "vocab_size": cfg.vocab, "context_length": 2**20, "embedding_length": cfg.width, "block_count": len(cfg.layers),
+        "feed_forward_length": 0, "attention.head_count": 0, "attention.layer_norm_rms_epsilon": cfg.eps,
+        "ssm.conv_kernel": scan.rows, "ssm.inner_size": scan.state_heads * scan.row_width, "ssm.state_size": scan.state_width,
+        "ssm.time_step_rank": scan.state_heads, "ssm.group_count": scan.groups,
+    }  # fmt: skip
 
 
 def scaling_keys(rope: Rope) -> Keys:
@@ -102,7 +118,7 @@ def factor_tensors(cfg: Config) -> dict[str, Tensor]:
 def written_model(module: nn.Module, family: str, cfg: Config, quant: str) -> tuple[Keys, list[WrittenTensor]]:
     """Return the keys and the tensors of a model. quant: the type of its matrices; "" leaves each dtype as it is."""
     name = architecture(family)
-    if not isinstance(cfg.layers[0].attn, Attention):
+    if not isinstance(cfg.layers[0].attn, Attention | Mamba2):
         raise UseError("convert.family", found=family, allowed=All(OF_FAMILY))
     keys = model_keys(name, cfg)
     factors = factor_tensors(cfg)
