@@ -48,6 +48,8 @@ FLOAT32 = {
 UNSAFE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 UNSAFE_CALLS = {"eval", "exec", "__import__", "torch.load", "torch.hub.load", "torch.jit.load", "os.system", "os.popen"}
 UNSAFE_CALLS |= {"yaml.load", "yaml.unsafe_load", "yaml.full_load", "runpy.run_path"}
+UNSAFE_CALLS |= {"importlib.util.spec_from_file_location"}
+OWN_CODE = {("own_check.py", "importlib.util.spec_from_file_location")}  # a function of the user's that the recipe names
 UNSAFE_SETTINGS = {"allow_pickle", "trust_remote_code", "shell"}
 JUDGES = {"transformers", "peft", "llama_cpp", "gguf"}  # tests compare with them; the package runs without
 # But two commands, which compare on the spot.
@@ -190,7 +192,7 @@ def unsafe(root: Path) -> Iterator[str]:
             first, dot, rest = ast.unparse(node.func).partition(".")
             called = known.get(first, first) + dot + rest
             settings = {k.arg for k in node.keywords if not (isinstance(k.value, ast.Constant) and not k.value.value)}
-            if called in UNSAFE_CALLS:
+            if called in UNSAFE_CALLS and (path.name, called) not in OWN_CODE:
                 yield f"{path}:{node.lineno}: calls {called}"
             if switches := settings & UNSAFE_SETTINGS:
                 yield f"{path}:{node.lineno}: {called} with {switches.pop()}"

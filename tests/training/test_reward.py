@@ -13,6 +13,7 @@ import torch
 import pellucid
 from covering import FULL
 from pellucid.documents.training import training_document
+from pellucid.errors import TrainError
 from pellucid.training import reward, run_recipe
 from pellucid.training.objectives import Batch, Document
 from pellucid.training.replay import Replay
@@ -93,6 +94,20 @@ def even(text: str, right: Any) -> bool:
     return len(text) % 2 == 0
 
 
+OWN = """
+CALLS = []
+
+def score(prompt, answer, right):
+    CALLS.append(prompt)
+    return 0.25 * len(answer.split()) + (answer in right) + (prompt == "Ann has" and right == [" a red ball", " nothing"])
+
+infinite, words = (lambda *given: float("inf")), (lambda *given: "1")
+
+def fault(*given):
+    return {}["x"]
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model, a chat template, and prompts with their answers, one of them with two."""
@@ -106,6 +121,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entries = [{"prompt": f"{name} has", "answer": f" {THINGS[i % 5]}"} for i, name in enumerate(NAMES)]
     lines(place, "t.jsonl", [*entries, entries[0] | {"answer": " nothing"}])
     lines(place, "m.jsonl", chats())
+    (place / "own.py").write_text(OWN, encoding="utf-8")
+    (place / "broken.py").write_text("def score(:", encoding="utf-8")
     return place
 
 
@@ -213,6 +230,64 @@ def test_right_answers_are_all_of_a_prompt(folder: Path, finished: Path) -> None
     assert right["Ann has"] == {f" {THINGS[0]}", " nothing"} and right["Ben has"] == {f" {THINGS[1]}"}
 
 
+def test_a_pattern() -> None:
+    """With a group, what it holds is compared; without one, the match is enough."""
+    for pattern, text, expected in (
+        (r"#### (\d+)", "so #### 42 it is", True),
+        (r"#### (\d+)", "#### 43", False),
+        (r"\bso\b", "so 43", True),
+        (r"\bso\b", "also", False),
+    ):
+        assert reward.matches(text, ["42"], re.compile(pattern)) is expected
+
+
+def test_an_own_check(folder: Path, tmp_path: Path) -> None:
+    """Its numbers are the log's; a step is taken again from the log, without its file being run; a run goes on; another file is refused."""
+    table = '[reward]\ngroup = 4\nnew = 5\ncheck = "own.py:score"'
+    path = rewarding(folder, "own.toml", adapter=f"{ADAPTER}\n{table}\n[eval]\nevery = 3")
+    made = run_recipe(path, tmp_path / "run", False, 1, silent)
+    run = pellucid.Run(made.parent)
+    training = run.to(2)
+    (batch,) = training.batches(run.numbers(3))
+    score = runpy.run_path(str(folder / "own.py"))["score"]
+    criterion = training.criterion
+    assert isinstance(criterion, Reward) and criterion.own is not None and criterion.own.called is None
+    wanted = list[float]()
+    prompts = [prompt_and_answer(training.documents[n])[0] for n in run.numbers(3)]
+    for prompt, group in zip(prompts, criterion.draw(training.model, prompts, 4, 1.0, seeds(3, len(prompts))), strict=True):
+        right = sorted(criterion.right[tuple(prompt)])
+        wanted += [score(criterion.written(prompt), criterion.written(answer.ids), right) for answer in group]
+    assert run.log[2]["rewards"] == wanted == batch.of_texts[:, 1].tolist() and len(set(wanted)) > 1
+    assert [s.fault for s in verify_stretches(run, 2, 1)] == [None, None] and criterion.own.called is None
+    again = stopped_after_each_step(path, tmp_path / "out", 6)
+    assert (again / "adapter_model.safetensors").read_bytes() == (made / "adapter_model.safetensors").read_bytes()
+    log = made.parent / "log.jsonl"
+    log.write_text(re.sub(r'"rewards": \[[^]]*\]', '"rewards": []', log.read_text()), encoding="utf-8")
+    with pytest.raises(TrainError, match="step 3 has not the rewards"):
+        pellucid.Run(made.parent).replay(3)
+    other = folder / "own.py"
+    other.write_text(OWN + "\n", encoding="utf-8")
+    with pytest.raises(TrainError, match=r"reward\.file"):
+        pellucid.Run(made.parent).replay(3)
+    other.write_text(OWN, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("infinite", "own.py:infinite gave inf for prompt 1, text 1; allowed: a finite number"),
+        ("words", "own.py:words gave '1' for prompt 1, text 1; allowed: a finite number"),
+        ("fault", "own.py:fault raised KeyError: 'x', for prompt 1, text 1"),
+    ],
+)
+def test_faults_of_an_own_check(function: str, told: str, folder: Path, tmp_path: Path) -> None:
+    """One line that names the function and the place; nothing was changed."""
+    path = rewarding(folder, "bad.toml", adapter=f'{ADAPTER}\n[reward]\ncheck = "own.py:{function}"')
+    with pytest.raises(TrainError) as fault:
+        run_recipe(path, tmp_path / "run", False, 1, silent)
+    assert fault.value.line() == told and not (tmp_path / "run" / "log.jsonl").exists()
+
+
 def test_chats(folder: Path, tmp_path: Path) -> None:
     """The last answer of a chat is what the model gives itself, after the template's own prompt."""
     path = rewarding(folder, "m.toml", files="m.jsonl", model='template = "chat.jinja"', data='field = "messages"\nheld_out = 0', length=64)
@@ -226,7 +301,15 @@ def test_chats(folder: Path, tmp_path: Path) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"adapter": "[reward]\ngroup = 1"}, "reward.group"),
-    ({"adapter": '[reward]\ncheck = "regex"'}, "exact, begins, number"),
+    ({"adapter": '[reward]\ncheck = "right"'}, "exact, begins, number, regex, file.py:function"),
+    ({"adapter": '[reward]\ncheck = "regex"'}, "reward.pattern"),
+    ({"adapter": '[reward]\npattern = "a"'}, "reward.pattern"),
+    ({"adapter": '[reward]\ncheck = "regex"\npattern = "(a+)+b"'}, "reward.pattern"),
+    ({"adapter": '[reward]\ncheck = "regex"\npattern = "(a"'}, "reward.pattern"),
+    ({"adapter": '[reward]\ncheck = "none.py:score"'}, "none.py"),
+    ({"adapter": '[reward]\ncheck = "../none.py:score"'}, "../none.py"),
+    ({"adapter": '[reward]\ncheck = "own.py:scores"'}, "own.py has no function scores; found: score, infinite, words, fault"),
+    ({"adapter": '[reward]\ncheck = "broken.py:score"'}, "broken.py raised SyntaxError"),
     ({"adapter": "[reward]\nnew = 0"}, "reward.new"),
     ({"adapter": "[reward]\ntemperature = 0"}, "reward.temperature"),
     ({"adapter": "[reward]\nscaled = 1"}, "reward.scaled"),

@@ -12,21 +12,27 @@ from pellucid.training.criterion import Criterion, CrossEntropy
 from pellucid.training.distillation import Distillation
 from pellucid.training.loop import check
 from pellucid.training.objectives import Document, Objective
+from pellucid.training.own_check import OwnCheck
 from pellucid.training.preference import Preference, refer
 from pellucid.training.recipe import Recipe
-from pellucid.training.recipe_tables import DistilSettings, PreferSettings, RewardSettings
-from pellucid.training.reward import Reward
+from pellucid.training.recipe_tables import OWN, DistilSettings, PreferSettings, RewardSettings
+from pellucid.training.reward import Reward, Rewards
 from pellucid.training.shards import TOKENIZER, load_tokenizer
 from pellucid.training.start import Start, folder_named, origin, stops, weights_digest
 from pellucid.training.text_objective import PairedText, TaughtText
 
 
 def criterion_of(
-    recipe: Recipe, start: Start, objective: Objective, documents: tuple[Sequence[Document], Sequence[Document]], folder: Path
+    recipe: Recipe,
+    start: Start,
+    objective: Objective,
+    documents: tuple[Sequence[Document], Sequence[Document]],
+    folder: Path,
+    rewards: Rewards | None = None,
 ) -> Criterion:
     """Return the criterion of a run. documents: trained and held out.  folder: where it keeps what it computes once.
 
-    The model of `start` is at its first weights.
+    rewards: those of the log, for steps that are taken again.  The model of `start` is at its first weights.
     """
     aim = recipe.aim
     if isinstance(aim, PreferSettings):
@@ -39,7 +45,10 @@ def criterion_of(
         if most is not None and longest > most:
             raise TrainError("reward.positions", path=recipe.path, found=longest, most=most)
         ends = frozenset([*stops(start), objective.end])
-        return Reward(aim, objective, [*documents[0], *documents[1]], recipe.train.seed, ends)
+        own = OwnCheck(aim.check, recipe.path, recipe.root) if OWN.fullmatch(aim.check) else None
+        if own is not None and rewards is None:
+            own.called = own.load()  # what is wrong with the file is told before the first step
+        return Reward(aim, objective, [*documents[0], *documents[1]], recipe.train.seed, ends, own, rewards)
     if isinstance(aim, DistilSettings):
         return Distillation(aim, *teacher_of(recipe, aim, objective, documents[0]))
     return CrossEntropy(recipe.train.smoothing)

@@ -42,6 +42,10 @@ class Criterion(ABC):
         """Return the document of each text of a part's batch. numbers: the part's documents."""
         return numbers
 
+    def noted(self, batches: Sequence[Batch]) -> dict[str, object]:
+        """Return what else the log line of a step on these batches has, {} for most; it is not shown as progress."""
+        return {}
+
     def units(self, batch: Batch) -> int:
         """Return the number of units that the loss is a mean over: targets that carry loss."""
         return targets_in(batch)

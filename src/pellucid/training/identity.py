@@ -21,7 +21,7 @@ from pellucid.training.recipe import TrainSettings
 from pellucid.training.text_rows import TrainingRows
 
 FREE = {"log_every", "save_every", "keep"}
-HASHES = {"model", "documents", "sources", "tokenizer", "base", "references", "teacher"}
+HASHES = {"model", "documents", "sources", "tokenizer", "base", "references", "teacher", "reward.file"}
 MACHINE = {"torch", "threads", "cpu", "pellucid"}
 """What rounding depends on: with other values a run goes on along another curve, as good a one."""
 

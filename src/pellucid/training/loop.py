@@ -33,7 +33,7 @@ from pellucid.training.text_rows import TrainingRows
 
 NEW: Mapping[str, Any] = {}  # of a model with first weights
 LOG_BYTES = 1 << 32
-LOG_ONLY = {"documents", "seconds"}
+LOG_ONLY = {"documents", "seconds", "rewards"}
 """Fields of a log line that progress does not show."""
 STEP = re.compile(rb'\{"step": ([0-9]+)[,}].*\}$')
 
@@ -216,8 +216,20 @@ class TrainingRun:
         load = self.balance.correct()
         self.step += 1
         self.tokens += sum(map(targets_in, parts))
-        entry = {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens, **load, **figures}
-        return entry | {"documents": digest(json.dumps(numbers))[:16], "seconds": round(time.perf_counter() - started, 6)}
+        entry: dict[str, Any] = {
+            "step": self.step,
+            "loss": value,
+            "learning_rate": rate,
+            "gradient": norm,
+            "tokens": self.tokens,
+            **load,
+            **figures,
+        }
+        return (
+            entry
+            | self.criterion.noted(parts)
+            | {"documents": digest(json.dumps(numbers))[:16], "seconds": round(time.perf_counter() - started, 6)}
+        )
 
     def log(self, entry: dict[str, Any]) -> None:
         try:

@@ -1,5 +1,6 @@
 """Tables of a recipe that say what an objective makes small: [prefer], [distil], [reward]. Each field is checked by name."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -8,7 +9,11 @@ from typing import Any
 from pellucid.errors import TrainError
 
 PREFERENCES = ("dpo", "ipo", "hinge")
-REWARDS = ("exact", "begins", "number")
+REWARDS = ("exact", "begins", "number", "regex")
+OWN = re.compile(r"([^:]+\.py):([A-Za-z_]\w*)")
+"""A check by a function of the user's: its file, relative to the recipe, and its name."""
+OWN_FORM = "file.py:function"
+LONGEST_PATTERN = 1000
 Check = Mapping[str, tuple[object, str]]
 """For each field whether its value is sound, and what is allowed."""
 
@@ -40,12 +45,15 @@ class DistilSettings:
 
 @dataclass(frozen=True)
 class RewardSettings:
-    """The [reward] table of a recipe. check: what makes an answer right, one of `reward.CHECKS`.  group: answers drawn for each prompt.
+    """The [reward] table of a recipe. check: what makes an answer right, one of REWARDS, or "file.py:function" beside the recipe.
 
-    new: the most tokens of an answer.  temperature: of the draws.  scaled: advantages are divided by the deviation of their group.
+    pattern: of "regex", a regular expression that an answer has; its first group, if it has one, is a right answer.  group: answers drawn
+    for each prompt.  new: the most tokens of an answer.  temperature: of the draws.  scaled: advantages are divided by the deviation of
+    their group.
     """
 
     check: str = REWARDS[0]
+    pattern: str | None = None
     group: int = 8
     new: int = 64
     temperature: float = 1.0
@@ -103,8 +111,10 @@ def reward_settings(path: Path, given: dict[str, Any]) -> RewardSettings:
     """Return the [reward] table, checked."""
     known(path, "reward.", given, {f.name for f in fields(RewardSettings)})
     group, new = given.get("group", 2), given.get("new", 1)
+    check, pattern = given.get("check", REWARDS[0]), given.get("pattern")
     checks = {
-        "check": (given.get("check", REWARDS[0]) in REWARDS, ", ".join(REWARDS)),
+        "check": (isinstance(check, str) and (check in REWARDS or OWN.fullmatch(check)), ", ".join((*REWARDS, OWN_FORM))),
+        "pattern": (sound_pattern(pattern) if check == "regex" else pattern is None, 'check = "regex": "#### ([0-9]+)", without (...)*'),
         "group": (type(group) is int and 2 <= group <= 1024, "int 2 … 1024"),
         "new": (type(new) is int and 1 <= new < 1 << 20, "int > 0"),
         "temperature": (number(given.get("temperature", 1), 0, 1000), "number > 0"),
@@ -112,6 +122,18 @@ def reward_settings(path: Path, given: dict[str, Any]) -> RewardSettings:
     }
     require(path, "reward", given, checks)
     return RewardSettings(**given)
+
+
+def sound_pattern(pattern: object) -> bool:
+    """True for a regular expression without repeated groups, whose search could take longer than a life."""
+    if not isinstance(pattern, str) or not pattern or len(pattern) > LONGEST_PATTERN:
+        return False
+    plain = re.sub(r"\[\^?\]?[^]]*\]", "x", re.sub(r"\\.", "x", pattern, flags=re.DOTALL))
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return not re.search(r"\)[*+{]", plain)
 
 
 AIMS: Mapping[str, Callable[[Path, dict[str, Any]], Aim]] = {

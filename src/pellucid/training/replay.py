@@ -100,7 +100,7 @@ class Replay:
         family, hf, model = start.family, start.hf, start.model
         documents, origin = examples(recipe, self.objective), origin_of(recipe, start)
         with self.threads():
-            criterion = criterion_of(recipe, start, self.objective, documents, self.folder / DATA)
+            criterion = criterion_of(recipe, start, self.objective, documents, self.folder / DATA, self.rewards)
             run = TrainingRun(model.train(), self.objective, documents[0], recipe.train, self.folder, origin=origin, criterion=criterion)
         if what := require(self.folder / RUN, self.about.identity, run.identity, 0, inexact=True):
             raise TrainError("replay.machine", folder=self.folder, what=what)
@@ -187,6 +187,12 @@ class Replay:
         """Return the numbers of a step's documents."""
         run = self.built[0]
         return next(feed(run.documents, run.s, step - 1))
+
+    def rewards(self, step: int) -> list[float]:
+        """Return the rewards of a step that the log has; [] if it has none."""
+        known = self.lines(step)[step].get("rewards")
+        sound = isinstance(known, list) and all(type(x) in (int, float) for x in known)
+        return known if sound and known is not None else []
 
     def lines(self, step: int) -> dict[int, dict[str, Any]]:
         """Return the log by step. A TrainError if it does not have this one."""

@@ -10,6 +10,7 @@ is other than A. The engine's own log-probabilities are rounded otherwise: the l
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from hashlib import blake2b
 
 import torch
@@ -17,10 +18,12 @@ from torch import Tensor, nn
 
 from pellucid.engine.generation import generate
 from pellucid.engine.requests import Request
+from pellucid.errors import TrainError
 from pellucid.nn.transformer import Decoder
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.training.criterion import Criterion, Figures, Judged, summed, target_logprobs
 from pellucid.training.objectives import IGNORED, Batch, Document, Objective
+from pellucid.training.own_check import OwnCheck
 from pellucid.training.recipe_tables import RewardSettings
 from pellucid.training.text_objective import TaughtText, packed_batch
 from pellucid.watching.tap import seen_by
@@ -50,7 +53,15 @@ def same_number(text: str, right: Collection[str]) -> bool:
     return (value := last_number(text)) is not None and value in {last_number(answer) for answer in right}
 
 
+def matches(text: str, right: Collection[str], pattern: re.Pattern[str]) -> bool:
+    """True if the text has the pattern; where the pattern has a group, the first one is a right answer too."""
+    found = pattern.search(text)
+    return found is not None and (not pattern.groups or exact(found[1] or "", right))
+
+
 CHECKS: dict[str, Callable[[str, Collection[str]], bool]] = {"exact": exact, "begins": begins, "number": same_number}
+Rewards = Callable[[int], Sequence[float]]
+"""The rewards of a step that was taken before, by its number."""
 
 
 def advantages(rewards: Tensor, scaled: bool = False) -> Tensor:
@@ -75,6 +86,8 @@ class DrawnAnswer:
 class Reward(Criterion):
     """The mean policy loss of a step's answers. stops: ids that end one.  right: the right answers of each prompt.
 
+    own: the check, where the recipe names a file.  logged: the rewards of a run whose steps are taken again, in place of that check.
+
     Its figures are the mean reward, the mean length in tokens, the share of answers cut by length, and the mean gap between the engine's
     Σ log p of an answer and the trainer's.
     """
@@ -82,11 +95,20 @@ class Reward(Criterion):
     reached = "card.texts.rewarded"
 
     def __init__(
-        self, settings: RewardSettings, objective: TaughtText, documents: Sequence[Document], seed: int, stops: frozenset[int]
+        self,
+        settings: RewardSettings,
+        objective: TaughtText,
+        documents: Sequence[Document],
+        seed: int,
+        stops: frozenset[int],
+        own: OwnCheck | None = None,
+        logged: Rewards | None = None,
     ) -> None:
-        self.settings, self.tokenizer, self.seed, self.stops = settings, objective.tokenizer, seed, stops
-        self.check = CHECKS[settings.check]
+        self.settings, self.tokenizer, self.seed, self.stops, self.own = settings, objective.tokenizer, seed, stops, own
+        self.logged = None if own is None else logged
+        self.check = partial(matches, pattern=re.compile(settings.pattern)) if settings.pattern else CHECKS.get(settings.check)
         self.identity = {f"reward.{name}": value for name, value in vars(settings).items()}
+        self.identity |= {} if own is None else {"reward.file": own.sha}
         self.right = defaultdict[tuple[int, ...], set[str]](set)
         for document in documents:
             prompt, answer = prompt_and_answer(document)
@@ -105,7 +127,7 @@ class Reward(Criterion):
         s = self.settings
         prompts = [prompt_and_answer(document)[0] for part in parts for document in part]
         drawn = self.draw(model, prompts, s.group, s.temperature, [seed_of(self.seed, step, i) for i in range(len(prompts))])
-        rewards = torch.tensor([self.rewards(prompt, group) for prompt, group in zip(prompts, drawn, strict=True)], dtype=torch.float64)
+        rewards = torch.tensor(self.rewards(prompts, drawn, step), dtype=torch.float64)
         lengths, cut, logprobs = torch.tensor([[[len(x.ids), x.cut, x.logprob] for x in g] for g in drawn], dtype=torch.float64).unbind(-1)
         numbers = torch.stack([advantages(rewards, s.scaled) / lengths.mean(), rewards, lengths, cut, logprobs], -1)
         out, begin = list[Batch](), 0
@@ -137,8 +159,8 @@ class Reward(Criterion):
         """Return 1 − the mean reward of the likeliest answers, and the reward."""
         prompts = [prompt_and_answer(document)[0] for part in parts for document in part]
         drawn = self.draw(model, prompts, 1, 0.0, [0] * len(prompts))
-        rewards = [self.rewards(prompt, group)[0] for prompt, group in zip(prompts, drawn, strict=True)]
-        mean = sum(rewards) / len(rewards)
+        rewards = self.rewards(prompts, drawn)
+        mean = sum(one for (one,) in rewards) / len(rewards)
         return 1 - mean, {"reward": mean}
 
     def draw(self, model: nn.Module, prompts: list[list[int]], n: int, temperature: float, seeds: list[int]) -> list[list[DrawnAnswer]]:
@@ -158,10 +180,32 @@ class Reward(Criterion):
                 answer.cut = output.ended == "length"
         return drawn
 
-    def rewards(self, prompt: list[int], group: list[DrawnAnswer]) -> list[float]:
-        """Return 1 for each answer that the check finds right, 0 for the others."""
-        right = self.right[tuple(prompt)]
-        return [float(self.check(self.written(answer.ids), right)) for answer in group]
+    def rewards(self, prompts: list[list[int]], drawn: list[list[DrawnAnswer]], step: int | None = None) -> list[list[float]]:
+        """Return the reward of each answer of each group: 1 where the check finds it right, else 0; or what the recipe's own check gives.
+
+        step: the number of steps before this one, whose rewards may be in the log; None outside of steps.
+        """
+        if self.logged is not None and step is not None:
+            known, n = self.logged(step + 1), self.settings.group
+            if len(known) != n * len(drawn):
+                raise TrainError("replay.rewards", step=step + 1)
+            return [list(known[i : i + n]) for i in range(0, len(known), n)]
+        out = list[list[float]]()
+        for i, (prompt, group) in enumerate(zip(prompts, drawn, strict=True), 1):
+            right, texts = self.right[tuple(prompt)], [self.written(answer.ids) for answer in group]
+            if self.own is not None:
+                asked = self.written(prompt)
+                out.append([self.own.score(asked, text, right, (i, n)) for n, text in enumerate(texts, 1)])
+            else:
+                assert self.check is not None
+                out.append([float(self.check(text, right)) for text in texts])
+        return out
+
+    def noted(self, batches: Sequence[Batch]) -> dict[str, object]:
+        """Return the rewards of a step by the recipe's own check: a step that is taken again reads them, and runs no code of a folder."""
+        if self.own is None:
+            return {}
+        return {"rewards": [reward for batch in batches if batch.of_texts is not None for reward in batch.of_texts[:, 1].tolist()]}
 
 
 def prompt_and_answer(document: Document) -> tuple[list[int], list[int]]:
