@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from pellucid.checkpoint.adapter_file import LowRankPair
 from pellucid.errors import UseError, nearest
 from pellucid.families.family import Family
 from pellucid.families.names import TensorGroup, plan
+from pellucid.nn.adapted import Addition
 from pellucid.nn.transformer import EncoderDecoder
 
 TABLES = (".router", ".distance")  # no linear layers in transformers, so that PEFT could not read an adapter of them
@@ -36,11 +37,12 @@ def new_adapter(
     targets: Sequence[str],
     rooted: bool = False,
     seed: int = 0,
+    dropout: float = 0.0,
 ) -> Adapter:
     """Put a new adapter called `name` on a model, whose own weights no longer train. A UseError if a target matches no matrix.
 
     model: the name that the adapter gives its base.  targets: our paths, with `*`.  rooted: s = alpha / √rank.  seed: of A. Both matrices
-    are in the dtype that the model computes in.
+    are in the dtype that the model computes in.  dropout: the share of x that a step of training leaves out before A.
     """
     groups = targeted(module, family, targets)
     scale = alpha / (math.sqrt(rank) if rooted else rank)
@@ -49,10 +51,14 @@ def new_adapter(
         shapes = [tuple(module.get_parameter(n).shape) for n in group.ours]
         a, b = drawn(rank, shapes[0][1], f"{seed}:{path}"), torch.zeros(sum(out for out, _ in shapes), rank)
         put(module, name, LowRankPair(group, a, b, scale))
+        for ours in group.ours:
+            added = cast(Addition, module.get_submodule(f"{ours.removesuffix('.weight')}.adapters.{name}"))
+            added.dropout, added.place = dropout, path
     for path, p in module.named_parameters():
         p.requires_grad_(f".adapters.{name}." in path)
     module.edition += 1
-    return Adapter(name, settings(module, family, groups, model, rank, alpha, rooted), groups, {}, {})
+    about = settings(module, family, groups, model, rank, alpha, rooted) | {"lora_dropout": dropout}
+    return Adapter(name, about, groups, {}, {})
 
 
 def drawn(rank: int, width: int, seed: str) -> Tensor:
@@ -102,7 +108,6 @@ def settings(
         "base_model_name_or_path": model,
         "r": rank,
         "lora_alpha": alpha,
-        "lora_dropout": 0.0,
         "use_rslora": rooted,
         "target_modules": sorted({ending(path, others) for path in groups}),
         "bias": "none",

@@ -3,6 +3,7 @@
 A Linear becomes an AdaptedLinear where it stands and is a Linear again when its last addition goes, so a plain model pays nothing.
 """
 
+from collections.abc import Callable
 from typing import cast
 
 from torch import Tensor, nn
@@ -16,17 +17,23 @@ from pellucid.watching.tap import tap
 class Addition(nn.Module):
     """x [... in] -> (x Aᵀ) Bᵀ [... out], with L numbers in between; lora_a is [L in], lora_b [out L].
 
-    axes: the matrix's own, "(H K) D".  rows: the letter of the rows that it meets.
+    axes: the matrix's own, "(H K) D".  rows: the letter of the rows that it meets.  mask: draws what of x a step of training drops, None
+    outside of one; dropout: the share.  place: the path that the draw is of, which matrices with one A share.
     """
+
+    mask: Callable[[Tensor], Tensor] | None = None
+    dropout, place = 0.0, ""
 
     def __init__(self, a: nn.Parameter, b: nn.Parameter, scale: float, axes: str, rows: str) -> None:
         super().__init__()
         out, _, inner = axes.rpartition(" ") if axes.startswith("(") else axes.partition(" ")
         self.axes = {"lora_a": f"L {inner}", "lora_b": f"{out} L"}
-        self.scale, self.rows, self.out = scale, rows, out
+        self.scale, self.rows, self.out, self.inner = scale, rows, out, inner
         self.lora_a, self.lora_b = holder(a), holder(b)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.mask is not None:
+            x = tap(ops.dropped(x, self.mask(x)), f"dropped: B {self.rows} {self.inner}")
         low = tap(self.lora_a(x), f"lora_a: B {self.rows} L")
         return tap(self.lora_b(low), f"lora_b: B {self.rows} {self.out}")
 

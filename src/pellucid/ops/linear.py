@@ -39,6 +39,7 @@ DEQUANTISED = OpKind("dequantised")
 IDENTITY = OpKind("identity", lambda m: m.x, product=True)
 ADD = OpKind("add", lambda m: " + ".join(m.inputs), result="sum")
 SCALED = OpKind("scaled", lambda m: m.x + scaling(m.setting("scale")))
+DROPPED = OpKind("dropped", lambda m: f"{m.x} · mask", labels={"mask": lambda m: "mask"})
 TEMPERED = OpKind("tempered", lambda m: f"{m.x} · ({growth(m)})", labels={"growth": growth})
 
 
@@ -151,6 +152,11 @@ def scaled(x: Tensor, factor: float) -> Tensor:
     """Multiply x by a number of the configuration."""
     y = native.scaled(x, factor) if native.fits_each(x) else (x * factor).to(x.dtype)
     return note(y, SCALED.name, (x,), (), lambda i: Terms(x=x[i], scale=factor), settings=lambda: {"scale": factor})
+
+
+def dropped(x: Tensor, mask: Tensor) -> Tensor:
+    """Multiply x by a mask of its shape: 0, or the inverse of the share that stays (arXiv 1207.0580)."""
+    return note(x * mask, DROPPED.name, (x,), (), lambda i: Terms(x=x[i], mask=mask[i]))
 
 
 def scale_by_position(x: Tensor, places: Tensor, spec: Temper) -> Tensor:

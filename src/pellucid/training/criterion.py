@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.training.balance import Balance
+from pellucid.training.dropout import Dropout
 from pellucid.training.objectives import IGNORED, Batch, Document, Objective
 
 Figures = dict[str, float]
@@ -104,13 +105,15 @@ def targets_in(batch: Batch) -> int:
     return int((batch.targets != IGNORED).sum())
 
 
-def losses(criterion: Criterion, model: nn.Module, parts: list[Batch], balance: Balance) -> Iterator[StepPart]:
+def losses(
+    criterion: Criterion, model: nn.Module, parts: list[Batch], balance: Balance, dropout: Dropout | None = None
+) -> Iterator[StepPart]:
     """Yield each part of a step; what is differentiated has its part of the routers' auxiliary loss, too."""
-    counts = [criterion.units(part) for part in parts]
-    for part, count in zip(parts, counts, strict=True):
+    counts, dropout = [criterion.units(part) for part in parts], dropout or Dropout(nn.Module(), 0)
+    for micro, (part, count) in enumerate(zip(parts, counts, strict=True)):
         share = count / sum(counts)
         real = part.targets != IGNORED
-        with balance.counting(real):
+        with dropout.drawn(micro), balance.counting(real):
             judged = criterion.judge(model, part)
         loss = judged.loss * share
         yield StepPart(loss, loss + balance.loss(real) * share, {name: value * share for name, value in judged.figures.items()})

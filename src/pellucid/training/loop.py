@@ -24,6 +24,7 @@ from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.training.balance import Balance
 from pellucid.training.criterion import PLAIN, Criterion, CrossEntropy, Figures, added, losses, targets_in
+from pellucid.training.dropout import Dropout
 from pellucid.training.identity import digest, identity, require
 from pellucid.training.objectives import Batch, Document, Objective
 from pellucid.training.optimizers import optimizer
@@ -143,7 +144,7 @@ class TrainingRun:
         check(objective, documents, model.config.vocab, model.config.positions)
         self.held_out, self.criterion = held_out, criterion or CrossEntropy(s.smoothing)
         self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
-        self.balance = balance_of(model, s)
+        self.balance, self.dropout = balance_of(model, s), Dropout(model, s.seed)
         self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
         self.identity = {**identity(model.config, objective, documents, s), **self.criterion.identity, **origin}
 
@@ -187,6 +188,11 @@ class TrainingRun:
         parts = [[self.documents[i] for i in part] for part in self.parts(numbers)]
         return self.criterion.batches(self.model, self.objective, parts, self.step)
 
+    def draws(self) -> Dropout:
+        """Return the dropout of the step that is taken next."""
+        self.dropout.step = self.step
+        return self.dropout
+
     def one(self, numbers: list[int]) -> dict[str, Any]:
         """Take one step on these documents. A TrainError if loss or gradient is not finite, before any weight changes."""
         return self.update(self.backward(numbers))
@@ -196,7 +202,7 @@ class TrainingRun:
         started, value, figures = time.perf_counter(), 0.0, Figures()
         parts = self.batches(numbers)
         self.optimizer.zero_grad(set_to_none=True)
-        for part in losses(self.criterion, self.model, parts, self.balance):
+        for part in losses(self.criterion, self.model, parts, self.balance, self.draws()):
             value, figures = value + float(part.loss.detach()), added(figures, part.figures)
             if not math.isfinite(value):
                 raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))

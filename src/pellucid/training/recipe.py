@@ -135,7 +135,7 @@ class BaseSettings:
 class AdapterSettings:
     """The [adapter] table of a recipe. targets: paths of matrices, with `*`.  alpha: of the scale, by default twice the rank.
 
-    scale: "alpha/r", or "alpha/√r" (arXiv 2312.03732).
+    scale: "alpha/r", or "alpha/√r" (arXiv 2312.03732).  dropout: the share of a matrix' input that a step leaves out before A.
     """
 
     rank: int
@@ -143,6 +143,7 @@ class AdapterSettings:
     targets: tuple[str, ...] = ("layers.*.attn.[qkvo]",)
     name: str = "default"
     scale: str = SCALES[0]
+    dropout: float = 0.0
 
 
 Table = TypeVar("Table", TrainSettings, EvalSettings)
@@ -260,6 +261,7 @@ def adapter_settings(path: Path, given: dict[str, Any], base: BaseSettings | Non
         "targets": (isinstance(targets, list) and targets and all(isinstance(t, str) and t for t in targets), '["layers.*.attn.q", ...]'),
         "name": (isinstance(name := given.get("name", "default"), str) and re.fullmatch(r"[\w-]+", name), "A-Z a-z 0-9 _ -"),
         "scale": (given.get("scale", SCALES[0]) in SCALES, ", ".join(SCALES)),
+        "dropout": (type(given.get("dropout", 0)) in (int, float) and 0 <= given.get("dropout", 0) < 1, "number 0 … 1, < 1"),
     }
     require(path, "adapter", given, right)
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}

@@ -244,7 +244,7 @@ class Replay:
             balance = Balance(run.model, run.s.correction, run.s.auxiliary)
             parts = run.batches(self.numbers(run.step + 1))
             total = 0.0
-            for part in losses(run.criterion, run.model, parts, balance):
+            for part in losses(run.criterion, run.model, parts, balance, run.draws()):
                 total += float(part.loss.detach())  # in the order of `backward`; sum() of Python 3.12 rounds otherwise
             compare({"step": run.step + 1, "loss": total}, log)
         self.confirmed.add(entry["step"])

@@ -59,7 +59,8 @@ def opened(recipe: Recipe, objective: Objective) -> Start:
     rooted = a.scale != "alpha/r"
     alpha = 2 * a.rank if a.alpha is None else a.alpha
     try:
-        made = new_adapter(model, got.family, recipe.base.name, a.name, a.rank, alpha, a.targets, rooted, recipe.train.seed)
+        seed = recipe.train.seed
+        made = new_adapter(model, got.family, recipe.base.name, a.name, a.rank, alpha, a.targets, rooted, seed, a.dropout)
     except PellucidError as fault:
         raise TrainError("recipe.fault", path=recipe.path, reason=fault) from None
     return Start(got.family, hf, model, made, got.folder)
@@ -89,6 +90,8 @@ def origin(recipe: Recipe, start: Start) -> dict[str, Any]:
         return {}
     settings = {} if recipe.adapter is None else {f"adapter.{name}": value for name, value in asdict(recipe.adapter).items()}
     settings = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}  # as JSON gives it back
+    if not settings.get("adapter.dropout"):  # as states say it that are older than the field
+        settings.pop("adapter.dropout", None)
     return {"base": weights_digest(start.folder), "model.quant": recipe.base.quant, **settings}
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from pellucid.errors import UseError, nearest
 from pellucid.training.balance import Balance
 from pellucid.training.criterion import PLAIN, Criterion, losses
+from pellucid.training.dropout import Dropout
 from pellucid.training.loop import TrainingRun, balance_of, learning_rate
 from pellucid.training.move import Move, adamw_move, clip_factor
 from pellucid.training.objectives import Batch
@@ -93,10 +94,11 @@ def why_gradient(
     criterion: Criterion = PLAIN,
     balance: Balance | None = None,
     documents: Sequence[Sequence[int]] | None = None,
+    dropout: Dropout | None = None,
 ) -> Why:
     """Return why parameter `path` has its gradient at `cell`, of the loss of a step whose micro-batches are `batches`.
 
-    Runs forward and backward, and changes no weight, gradient or count. balance: of routers with an auxiliary loss.
+    Runs forward and backward, and changes no weight, gradient or count. balance: of routers with an auxiliary loss.  dropout: of the step.
     A UseError for a parameter or a cell that does not exist, or that does not train.
     """
     parameter, cell = trained(model, path), tuple(cell)
@@ -115,7 +117,7 @@ def why_gradient(
     every = [p for p in model.parameters() if p.requires_grad]
     sums: list[Tensor | None] = [None] * len(every)
     with watch(model, grad=True, terms=True, inside="listed", to=keep):
-        for part in losses(criterion, model, batches, balance or Balance(model, 0.0)):
+        for part in losses(criterion, model, batches, balance or Balance(model, 0.0), dropout):
             new = torch.autograd.grad(part.differentiated, every, allow_unused=True)
             sums = [b if a is None else a if b is None else a + b for a, b in zip(sums, new, strict=True)]
     norm = float(nn.utils.get_total_norm([g for g in sums if g is not None]))
@@ -145,7 +147,7 @@ def why_moved(run: TrainingRun, numbers: list[int], path: str, cell: Sequence[in
         raise UseError("why.muon", path=path)
     balance = balance_of(run.model, s)
     documents = [run.criterion.texts(part) for part in run.parts(numbers)]
-    why = why_gradient(run.model, run.batches(numbers), path, cell, run.criterion, balance, documents)
+    why = why_gradient(run.model, run.batches(numbers), path, cell, run.criterion, balance, documents, run.draws())
     state = run.optimizer.state.get(parameter) or {"step": 0, **dict.fromkeys(("exp_avg", "exp_avg_sq"), torch.zeros_like(parameter))}
     move = adamw_move(
         float(parameter.detach()[why.cell]),
