@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+import judge
+from pellucid.checkpoint.adapter import layers
+from pellucid.checkpoint.new_adapter import new_adapter
 from pellucid.counting import training_memory
 from pellucid.counting.distinct import distinct
 from pellucid.counting.meta_run import meta_model, run
@@ -26,6 +29,23 @@ def test_kept_with_adapters_on_meta_is_kept_on_a_device(family: str) -> None:
     assert kept(real, tokens, source) == kept(on_meta, tokens.to("meta"), source.to("meta"))
     counted = training_memory.adapters(bill_of(FAMILIES[family]), Way(rank=4))
     assert sum(p.numel() for p in on_meta.parameters() if p.requires_grad) == counted
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "phi3", "llama", "deepseek_v3", "t5", "bloom"])
+def test_adapters_are_those_of_a_new_adapter(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a model with the family's own file: matrices that are one on disk share A."""
+    family, model = judge.ours(judge.judge(kind).folder)
+    bill = bill_of(model.config)
+    bill.family = kind
+    counted = training_memory.adapters(bill, Way(rank=3))
+    linears = layers(model, family).linears
+    targets = [n.removesuffix(".weight") for group in linears.values() for n in group.ours if "layers." in n and "router" not in n]
+    new_adapter(model, family, "base", "a", 3, 6, [t for t in targets if ".distance" not in t])
+    made = {id(p): p.numel() for n, p in model.named_parameters() if ".adapters." in n}
+    assert counted == sum(made.values())
+    monkeypatch.setattr(training_memory, "together", lambda bill, shapes: [])
+    apart = training_memory.adapters(bill, Way(rank=3))
+    assert (apart > counted) is (kind in ("gpt2", "phi3", "bloom"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

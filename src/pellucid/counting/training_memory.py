@@ -4,7 +4,7 @@ Activations are what autograd itself saves in a forward on meta, each storage on
 input only, and one layer at a time keeps the rest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,8 @@ from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
 from pellucid.counting.weights import axes_of
+from pellucid.families import family, known
+from pellucid.families.names import plan
 from pellucid.families.quantisation import is_matrix
 from pellucid.nn.adapted import Addition, add
 from pellucid.nn.linear import Linear
@@ -124,12 +126,25 @@ def forward_of(bill: Bill) -> Number:
 
 
 def adapters(bill: Bill, way: Way) -> int:
-    """Return the numbers in LoRA's matrices, by default beside every matrix of a layer but experts, routers, kernels. arXiv 2106.09685."""
+    """Return the numbers in LoRA's matrices, by default beside every matrix of a layer but experts, routers, kernels. arXiv 2106.09685.
+
+    Matrices that are one on disk, as q, k and v of GPT-2, share A, as PEFT has it, so it counts once.
+    """
     if way.low is not None:
         return way.low
-    rank = way.rank or 0
     inner = (c for c in bill.weights if multiplied(bill, c) and "layers" in c.path and c.part != "router")
-    return sum(c.times * rank * sum(c.weight.shape) for c in inner if len(c.weight.shape) == 2 and is_matrix(c.path, c.weight.shape))
+    of = {c.path: c for c in inner if len(c.weight.shape) == 2 and is_matrix(c.path, c.weight.shape)}
+    second = {name for group in together(bill, {path: c.weight.shape for path, c in of.items()}) for name in group[1:]}
+    each = (c.times * (c.weight.shape[0] + (0 if path in second else c.weight.shape[1])) for path, c in of.items())
+    return (way.rank or 0) * sum(each)
+
+
+def together(bill: Bill, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, ...]]:
+    """Return the matrices that are one tensor on disk, those of each; [] for a model of no known family."""
+    if bill.family not in known():
+        return []
+    groups, _ = plan(family(bill.family).rules_for(bill.reduced.config), shapes)
+    return [tuple(n for n in group.ours if n in shapes) for group in groups if len(group.disk) == 1]
 
 
 def adapt(model: nn.Module, rank: int, paths: tuple[str, ...] | None = None) -> None:
