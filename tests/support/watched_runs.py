@@ -36,6 +36,7 @@ keep = "all"
 
 [eval]
 every = 4
+quiz = 10
 
 [watch]
 every = {EVERY}

@@ -15,6 +15,7 @@ from pellucid.tracing import Trace, load_trace
 from pellucid.training.watched import PROMPTS, STEP, TOKENS, read_tensors
 
 POINTS = 40  # of a curve
+STARVED = 0.1  # of an even share
 Parameters = Mapping[str, Mapping[str, float | None]]
 
 
@@ -80,6 +81,24 @@ def token_rows(run: Run, steps: Sequence[int]) -> dict[str, Tensor]:
     texts: list[str] = about(run, steps[-1])["tokens"]
     files = [read_tensors(run.watched.root / f"{step:09d}" / TOKENS) for step in steps]
     return {text: torch.stack([file[str(i)] for file in files]) for i, text in enumerate(texts) if all(str(i) in file for file in files)}
+
+
+def loads(run: Run, steps: Sequence[int]) -> dict[str, list[list[float | None]]]:
+    """Return by layer of experts, for each expert, its share of the choices over the steps, in percent of an even share."""
+    every = [about(run, step).get("loads", {}) for step in steps]
+    out = dict[str, list[list[float | None]]]()
+    for path, own in every[-1].items():
+        sums = [sum(one.get(path, [])) for one in every]
+        rows = [[100 * one[path][e] * len(own) / n if n else None for one, n in zip(every, sums, strict=True)] for e in range(len(own))]
+        out[path] = rows
+    return out
+
+
+def starving(rows: Sequence[Sequence[float | None]], at: int) -> tuple[int, float]:
+    """Return at a step how many experts have less than a tenth of an even share, and the entropy of the loads over that of even ones."""
+    shares = [(row[at] or 0.0) / 100 / len(rows) for row in rows]
+    entropy = -sum(x * math.log(x) for x in shares if x > 0)
+    return sum(x * len(rows) < STARVED for x in shares), entropy / math.log(len(rows)) if len(rows) > 1 else 1.0
 
 
 def ways(rows: Mapping[str, Tensor]) -> tuple[dict[str, list[list[float]]], int]:

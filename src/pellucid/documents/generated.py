@@ -23,7 +23,7 @@ from pellucid.documents.sweep import HeadsDocument, SweepDocument
 from pellucid.documents.switch_list import SwitchesDocument
 from pellucid.documents.tensor import StatsDocument, TensorDocument
 from pellucid.documents.training import TrainingDocument
-from pellucid.documents.why import WhyDocument
+from pellucid.documents.why import WeightTileDocument, WhyDocument
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 NAMED = {  # documents by the names that schemas/api.json has for them
@@ -42,6 +42,7 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "sweep": SweepDocument,
     "switches": SwitchesDocument,
     "moved": WhyDocument,
+    "tile": WeightTileDocument,
 }
 OF_MAP = {"map": MapDocument}
 OF_CHAT = {"chat": ChatEventDocument}

@@ -3,14 +3,17 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, TypedDict
 
+from pellucid.analysis.rows import mean
 from pellucid.analysis.training_film import (
     about,
     curves,
+    loads,
     most_moved,
     part_changes,
     patterns,
     percents,
     prompts_at,
+    starving,
     thinned,
     token_rows,
     ways,
@@ -21,9 +24,11 @@ from pellucid.documents.exhibit import PanelDocument, panel
 from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, TablePanel, way
 from pellucid.messages import say
 from pellucid.runs.answers import visible_text
+from pellucid.training.facts import FactHistory, read_facts
 
 SCHEMA: Final = 1
-ROWS = 120  # parameters of a picture or a table
+ROWS = 120  # parameters of a picture or a table, questions of another
+LAYERS = 4  # of experts
 FIGURES = {"reward": "training.reward", "margin": "training.margin", "agreed": "training.agreed"}
 """Of the figures that a criterion logs beside the loss, the one that says how good a run is."""
 
@@ -70,11 +75,14 @@ def panels(run: Run, log: list[dict[str, Any]], watched: list[int], shown: int |
         for name in FIGURES:
             if name in log[0]:
                 yield curve(say(FIGURES[name]), across, shown, *curves(log, name, f"held_out_{name}"))
+    if (facts := read_facts(run.folder)) is not None and facts.steps:
+        yield from learnt(facts, across, shown)
     if shown is None:
         return
     steps = thinned(watched, shown)
     every = [about(run, step)["parameters"] for step in steps]
     yield LinePanel(say("training.parts"), across, steps, part_changes(every), shown)
+    yield from experts(run, steps, shown)
     yield from attention(run, watched, shown)
     if points := token_rows(run, steps):
         places, share = ways(points)
@@ -91,6 +99,33 @@ def curve(title: str, across: str, shown: int | None, at: list[int], trained: li
     """Return the picture of a figure over the steps, of what is trained and, where it is measured, of what is held out."""
     series = {say("training.loss"): trained} | ({say("training.held_out"): apart} if any(x is not None for x in apart) else {})
     return LinePanel(title, across, at, series, shown)
+
+
+def learnt(facts: FactHistory, across: str, shown: int | None) -> Iterator[Panel]:
+    """Yield the share of questions that are right after each evaluation, by relation, and when each question was learnt."""
+    names = [f"{q.relation}.{q.language}" for q in facts.questions]
+    series = {
+        name: [
+            mean(100.0 * own[i] for own, other in zip(facts.right, names, strict=True) if other == name) for i in range(len(facts.steps))
+        ]
+        for name in dict.fromkeys(names)
+    }
+    near = None if shown is None else max((step for step in facts.steps if step <= shown), default=None)
+    yield LinePanel(say("training.facts", count=len(names)), across, facts.steps, series, near)
+    first, lost = facts.learnt(), facts.forgotten()
+    order = sorted(range(len(names)), key=lambda i: (first[i] is None, first[i] or 0, i))
+    chosen = order[:: -(-len(order) // ROWS)]
+    title = say("training.learnt", shown=len(chosen), never=sum(step is None for step in first), forgotten=sum(lost))
+    values = [[float(x) for x in facts.right[i]] for i in chosen]
+    yield MatrixPanel(title, [facts.questions[i].prompt for i in chosen], list(map(str, facts.steps)), values, scale="share")
+
+
+def experts(run: Run, steps: list[int], shown: int) -> Iterator[Panel]:
+    """Yield how the choices of each layer of experts are spread over its experts, in the recorded steps."""
+    for path, rows in list(loads(run, steps).items())[:LAYERS]:
+        starved, even = starving(rows, steps.index(shown))
+        title = say("training.loads", path=path, step=shown, starved=starved, even=f"{100 * even:.0f}")
+        yield MatrixPanel(title, [str(e) for e in range(len(rows))], [str(step) for step in steps], rows, scale="size")
 
 
 def attention(run: Run, watched: list[int], shown: int) -> Iterator[Panel]:

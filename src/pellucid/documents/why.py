@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, TypedDict
 
+from pellucid.analysis.weight_tile import weight_tile
 from pellucid.api.run import Run
 from pellucid.documents.definition import Constraint, Count, Path
 from pellucid.documents.number import finite
+from pellucid.nn.transformer import Decoder
 from pellucid.training.why import TokenPull, Why
 
 SCHEMA: Final = 1
 MOST = 20  # tokens of a document; the sum is of all
 LONGEST = 200  # characters of a document's text
+PIECES = 120  # tokens of it
 
 
 class WhyTokenDocument(TypedDict):
@@ -26,12 +29,20 @@ class WhyTokenDocument(TypedDict):
     product: float | None
 
 
+class WhyPieceDocument(TypedDict):
+    """A token of a training document, with its part of the gradient."""
+
+    piece: Annotated[str | None, "null: no piece has this id"]
+    sum: Annotated[float | None, "of x · δ over all its rows; 0: none counts"]
+
+
 class WhyTextDocument(TypedDict):
     """A training document that tokens are in."""
 
     number: Count
     source: Annotated[str, "where it comes from"]
     text: str
+    pieces: Annotated[list[WhyPieceDocument], "its first tokens"]
 
 
 class MoveDocument(TypedDict):
@@ -71,6 +82,34 @@ class WhyDocument(TypedDict):
     move: MoveDocument
 
 
+class WeightTileDocument(TypedDict):
+    """How far a recorded step moved the cells of a weight about one of them."""
+
+    schema: Literal[1]
+    step: Count
+    path: Path
+    lead: Annotated[list[Count], "the indices before the last two"]
+    rows: Annotated[list[Count], "indices; of a vector 0"]
+    columns: list[Count]
+    moved: Annotated[list[list[float | None]], "by the step"]
+    largest: Annotated[float | None, "move of a cell of the tile, over all recorded steps"]
+
+
+def tile_document(run: Run, step: int, path: str, cell: Sequence[int]) -> WeightTileDocument:
+    """Return how far a recorded step moved the cells of a parameter about one of them."""
+    tile = weight_tile(run, step, path, cell)
+    return {
+        "schema": SCHEMA,
+        "step": step,
+        "path": path,
+        "lead": list(tile.lead),
+        "rows": list(tile.rows),
+        "columns": list(tile.columns),
+        "moved": [[finite(x) for x in row] for row in tile.moved.tolist()],
+        "largest": finite(tile.largest),
+    }
+
+
 def why_document(run: Run, step: int, path: str, cell: Sequence[int]) -> WhyDocument:
     """Return why parameter `path` moved at `cell` in a step of a run."""
     why: Why = run.why(path, cell, step)
@@ -93,7 +132,9 @@ def why_document(run: Run, step: int, path: str, cell: Sequence[int]) -> WhyDocu
         "count": len(tokens),
         "rest": finite(rest),
         "tokens": [token_document(run, token) for token in named],
-        "documents": [{"number": n, "source": run.source(n), "text": run.text(n)[:LONGEST]} for n in numbers],
+        "documents": [
+            {"number": n, "source": run.source(n), "text": run.text(n)[:LONGEST], "pieces": pieces(run, n, tokens)} for n in numbers
+        ],
         "uses": [{"path": use, "sum": finite(total)} for use, total in why.by_path().items()],
         "others": list(why.others),
         "move": {
@@ -104,6 +145,19 @@ def why_document(run: Run, step: int, path: str, cell: Sequence[int]) -> WhyDocu
             "clip": finite(why.move.clip),
         },
     }
+
+
+def pieces(run: Run, number: int, tokens: Sequence[TokenPull]) -> list[WhyPieceDocument]:
+    """Return the first tokens of a training document, each with the sum of its contributions to a gradient."""
+    sums, ids = dict[int, float](), dict[int, int]()
+    for token in tokens:
+        if token.document == number and token.position >= 0:
+            sums[token.position] = sums.get(token.position, 0.0) + token.product
+            ids[token.position] = token.id
+    document = run.built[0].documents[number]
+    if run.objective.kind is Decoder and len(document.given) + len(document.target) > max(ids, default=0):
+        ids = dict(enumerate([*document.given, *document.target])) | {at: id for at, id in ids.items() if id >= 0}
+    return [{"piece": run.piece(id), "sum": finite(sums.get(at, 0.0))} for at, id in sorted(ids.items())[:PIECES]]
 
 
 def token_document(run: Run, token: TokenPull) -> WhyTokenDocument:

@@ -88,6 +88,7 @@ class Api:
             route("/api/exhibits/{name}", self.exhibit, "POST"),
             route("/api/training", self.training),
             route("/api/training/why", self.training_why),
+            route("/api/training/tile", self.training_tile),
             route("/api/chats", self.chats.answer, "POST"),
         ]
 
@@ -373,6 +374,11 @@ class Api:
         return answer(
             await self.worker.run(request, lambda stop: session.learning.why(step, given.get("weight", ""), given.get("cell", ""), stop))
         )
+
+    async def training_tile(self, request: Request) -> Response:
+        given, session = query(request, "step", "weight", "cell"), await self.session()
+        step = integer(given.get("step", ""), "step")
+        return answer(await run_in_threadpool(session.learning.tile, step, given.get("weight", ""), given.get("cell", "")))
 
 
 def build(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pellucid.api.run import Run
 from pellucid.documents.training import TrainingDocument, training_document
-from pellucid.documents.why import WhyDocument, why_document
+from pellucid.documents.why import WeightTileDocument, WhyDocument, tile_document, why_document
 from pellucid.errors import RequestError
 from pellucid.runs.worker import Stop
 from pellucid.training.run_folder import RUN
@@ -39,10 +39,18 @@ class Learning:
 
     def why(self, step: int, weight: str, cell: str, stop: Stop) -> WhyDocument:
         """Return why a weight's cell moved in a step. cell: its indices, as "5,17"."""
-        run = self.opened()
-        try:
-            index = [int(word) for word in cell.split(",")]
-        except ValueError:
-            raise RequestError("server.field", 400, "cell", name="cell", found=cell, allowed="5,17") from None
+        run, index = self.opened(), indices(cell)
         stop.check()
         return why_document(run, step, weight, index)
+
+    def tile(self, step: int, weight: str, cell: str) -> WeightTileDocument:
+        """Return how far a recorded step moved the cells of a weight about one of them."""
+        return tile_document(self.opened(), step, weight, indices(cell))
+
+
+def indices(cell: str) -> list[int]:
+    """Return the indices of a cell, as "5,17". A RequestError if it is none."""
+    try:
+        return [int(word) for word in cell.split(",")]
+    except ValueError:
+        raise RequestError("server.field", 400, "cell", name="cell", found=cell, allowed="5,17") from None

@@ -26,6 +26,7 @@ from pellucid.training import corpus, invented
 from pellucid.training.aim import criterion_of
 from pellucid.training.card import card
 from pellucid.training.criterion import Criterion
+from pellucid.training.facts import FactQuiz
 from pellucid.training.loop import HeldOut, TrainingRun
 from pellucid.training.objectives import Document, Objective, objective_of
 from pellucid.training.quiz import quiz
@@ -92,7 +93,8 @@ def run_recipe(
         with stop.at_a_step():
             recorder = None if recipe.watch is None else StepRecorder(run, recipe, recipe.watch)
             write_run(folder, recipe, objective.tokenizer, run.identity, run.step)
-            run.train(progress, lambda: stop.received, on, None if recorder is None else recorder.take)
+            taken = quizzing(recipe, run, on)
+            run.train(progress, lambda: stop.received, taken, None if recorder is None else recorder.take)
         try:
             if not stop.received:
                 return finish(recipe, folder / ("model" if start.adapter is None else "adapter"), start, run, progress)
@@ -165,6 +167,21 @@ def held_out(recipe: Recipe, objective: Objective, documents: Sequence[Document]
     if recipe.evaluate is None or not documents:
         return None
     return HeldOut(objective, list(documents), recipe.evaluate.every, recipe.train.batch, criterion)
+
+
+def quizzing(recipe: Recipe, run: TrainingRun, on: Progress) -> Progress:
+    """Return what is called with each log entry: `on`, after the recipe's questions where they are due."""
+    if recipe.evaluate is None or not recipe.evaluate.quiz:
+        return on
+    quiz = FactQuiz(run.objective, recipe.data, recipe.evaluate.quiz, recipe.evaluate.every, recipe.train.steps, run.folder)
+    quiz.begin(run.step)
+
+    def taken(entry: dict[str, Any]) -> None:
+        if quiz.due(entry["step"]):
+            quiz.take(run.model, entry["step"])
+        on(entry)
+
+    return taken
 
 
 def finish(recipe: Recipe, folder: Path, start: Start, run: TrainingRun, progress: Progress) -> Path:

@@ -52,7 +52,7 @@ TABLES = {"name": str, "model": dict, "adapter": dict, "tokenizer": dict, "data"
 TABLES |= dict.fromkeys(AIMS, dict)
 OPTIONAL = {"adapter", "eval", "watch", *AIMS}
 SCALES = ("alpha/r", "alpha/√r")
-FROM_ZERO = {"seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
+FROM_ZERO = {"quiz", "seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
 BELOW_ONE = {"beta1", "beta2", "momentum", "smoothing"}
 OPTIMIZERS, SCHEDULES = ("adamw", "muon"), ("cosine", "linear", "constant", "wsd")
 
@@ -99,9 +99,13 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """The [eval] table of a recipe. every: the steps after which the loss of what is held out of training is logged."""
+    """The [eval] table of a recipe. every: the steps after which the loss of what is held out of training is logged.
+
+    quiz: how many of a corpus' held-out questions are asked then, each time the same, so that a run shows when each fact was learnt.
+    """
 
     every: int
+    quiz: int = 0
 
 
 @dataclass(frozen=True)
@@ -216,6 +220,8 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
     if objective in AIMS and train.smoothing:
         raise TrainError("recipe.field", path=path, field="train.smoothing", found=train.smoothing, allowed="0")
     evaluate = settings(path, "eval", EvalSettings, tables["eval"]) if "eval" in tables else None
+    if evaluate is not None and evaluate.quiz and isinstance(data, Texts):
+        raise TrainError("recipe.field", path=path, field="eval.quiz", found=evaluate.quiz, allowed="data.folder")
     watch = watch_settings(path, tables["watch"]) if "watch" in tables else None
     adapter = adapter_settings(path, tables["adapter"], base) if "adapter" in tables else None
     if base is not None and base.quant is not None and adapter is None:

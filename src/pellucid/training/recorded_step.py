@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from pellucid.batch.step import Step
+from pellucid.nn.moe import Moe
 from pellucid.tracing import Trace, Writer, fed, watch
 from pellucid.training.loop import TrainingRun
-from pellucid.training.objectives import Batch
+from pellucid.training.objectives import IGNORED, Batch
 from pellucid.watching.watch import Records
 
 
@@ -39,6 +40,7 @@ class RecordedStep(Trace):
 
     number: the training step, from 1.  entry: its log entry.  documents: the numbers of each forward's documents.  parameters: what the
     step did to each, by path.  updates: the change of each.  tokens: the embedding's row of each, prompts: their traces, both after it.
+    loads: of each layer of experts, by path, how often each was chosen for a token that carries loss.
     """
 
     number: int = 0
@@ -48,6 +50,7 @@ class RecordedStep(Trace):
     updates: dict[str, Tensor] = field(default_factory=dict)
     tokens: dict[str, Tensor] = field(default_factory=dict)
     prompts: list[Trace] = field(default_factory=list)
+    loads: dict[str, list[int]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"RecordedStep({self.model!r}, {self.number}, {len(self.seen)} tensors, {len(self.parameters)} parameters)"
@@ -74,7 +77,11 @@ def record_step(
     last: the updates of the step that was recorded before, for the angles.
     """
     parts = [run.criterion.texts(part) for part in run.parts(numbers)]
-    with watch(run.model, only=only, grad=gradients) if only else nullcontext(Records()) as seen:
+    experts = {f"{path}.chosen": m.spec.experts for path, m in run.model.named_modules() if isinstance(m, Moe)}
+    with (
+        watch(run.model, only=only, grad=gradients) if only else nullcontext(Records()) as seen,
+        watch(run.model, only=list(experts)) if experts else nullcontext(Records()) as chosen,
+    ):
         differentiated = run.backward(numbers)
     for s in seen:
         s.value = s.value.detach()
@@ -91,7 +98,16 @@ def record_step(
     recorded.fed = {i: given(batch) for i, batch in enumerate(differentiated.batches)}
     recorded.number, recorded.entry, recorded.documents = run.step, entry, parts
     recorded.parameters, recorded.updates = parameters, updates
+    recorded.loads = {path.removesuffix(".chosen"): loads_of(chosen, path, n, differentiated.batches) for path, n in experts.items()}
     return recorded
+
+
+def loads_of(chosen: Records, path: str, experts: int, batches: list[Batch]) -> list[int]:
+    """Return how often each expert was chosen in the forwards of a step's batches, for rows that carry loss."""
+    load = torch.zeros(experts, dtype=torch.long)
+    for seen, batch in zip(chosen.all(path), batches, strict=True):
+        load += torch.bincount(seen.value[batch.targets != IGNORED].flatten().cpu(), minlength=experts)
+    return [int(n) for n in load]
 
 
 def given(batch: Batch) -> list[dict[str, Any]]:

@@ -107,6 +107,7 @@ def save_step(recorded: RecordedStep, folder: Path) -> None:
         "documents": recorded.documents,
         "parameters": {path: one._asdict() for path, one in recorded.parameters.items()},
         "tokens": list(recorded.tokens),
+        "loads": recorded.loads,
     }
     (folder / STEP).write_text(json.dumps(about) + "\n", encoding="utf-8")
     sync(folder / STEP)
@@ -124,6 +125,7 @@ def load_step(folder: Path) -> RecordedStep:
         out = RecordedStep(trace.model, seen=trace.seen, fed=trace.fed, torn=trace.torn, aliases=trace.aliases)
         out.number, out.entry, out.documents = about["number"], about["entry"], about["documents"]
         out.parameters = {path: ParameterStep(**one) for path, one in about["parameters"].items()}
+        out.loads = about.get("loads", {})
         out.updates = read_tensors(folder / UPDATES)
         rows = read_tensors(folder / TOKENS)
         out.tokens = {text: rows[str(i)] for i, text in enumerate(about["tokens"])}

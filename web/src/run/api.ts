@@ -6,7 +6,7 @@ import type { ChatEventDocument } from "../chat/chat_documents";
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
 import { Columns, cellOf } from "./columns";
-import type { CellPartsDocument, CodeDocument, DifferenceDocument, LensDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument, WhyDocument } from "./documents";
+import type { CellPartsDocument, CodeDocument, DifferenceDocument, LensDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument, WeightTileDocument, WhyDocument } from "./documents";
 import type { MapDocument } from "./map_documents";
 import { attributed, type Attribution } from "./lens";
 import type { Measured, Measuring } from "./measured";
@@ -77,6 +77,8 @@ export const models = (): Promise<Models> => json("models");
 
 // The run of training at a recorded step, the newest where it is 0.
 export const training = (step: number): Promise<TrainingDocument> => json(`training${step > 0 ? `?step=${step}` : ""}`);
+
+export const tileOf = (step: number, weight: string, cell: string): Promise<WeightTileDocument> => json(`training/tile?${query({ step, weight, cell })}`);
 
 export const moved = (step: number, weight: string, cell: string): Promise<WhyDocument> => json(`training/why?${query({ step, weight, cell })}`);
 

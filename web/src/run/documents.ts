@@ -341,6 +341,17 @@ export interface TurnsDocument {
   total: number; // the sum of the products: their part of q · k
 }
 
+export interface WeightTileDocument {
+  schema: 1;
+  step: number;
+  path: string;
+  lead: number[]; // the indices before the last two
+  rows: number[]; // indices; of a vector 0
+  columns: number[];
+  moved: ((number | null)[])[]; // by the step
+  largest: number | null; // move of a cell of the tile, over all recorded steps
+}
+
 export interface WhyDocument {
   schema: 1;
   run: string; // its folder
@@ -359,10 +370,16 @@ export interface WhyDocument {
   move: MoveDocument;
 }
 
+export interface WhyPieceDocument {
+  piece: string | null; // null: no piece has this id
+  sum: number | null; // of x · δ over all its rows; 0: none counts
+}
+
 export interface WhyTextDocument {
   number: number;
   source: string; // where it comes from
   text: string;
+  pieces: WhyPieceDocument[]; // its first tokens
 }
 
 export interface WhyTokenDocument {
