@@ -12,7 +12,8 @@ from campaigns import FULL, Tally, Watcher, campaign, impatient, one
 from pellucid.errors import PellucidError
 
 QUICK = {"safetensors": 600, "gguf": 200, "config": 250, "trace": 200, "tokenizer": 60, "template": 40, "pages": 20, "engine": 20}
-QUICK |= {"requests": 150}
+QUICK |= {"requests": 150, "recipe": 300, "data": 60, "kills": 2}
+UNREFUSED = {"kills"}  # its attempts are runs, and no files that could be wrong
 WATCHER: list[Watcher] = []  # an audit hook stays for the life of a process: one is enough
 
 
@@ -28,7 +29,7 @@ def watcher(folder: Path) -> Watcher:
 def test_every_mutant_loads_or_is_refused(name: str, tmp_path: Path) -> None:
     tally = campaign(name, 7, range(QUICK[name]), tmp_path, watcher(tmp_path))
     assert set(tally.outcomes) <= {"loaded", "refused"}, tally.faults
-    assert tally.outcomes["refused"] > QUICK[name] // 20
+    assert tally.outcomes["refused"] > QUICK[name] // 20 or name in UNREFUSED
 
 
 def out(attempt: Callable[[random.Random], str], folder: Path) -> str:

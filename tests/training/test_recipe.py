@@ -52,6 +52,7 @@ RECIPES: list[tuple[str, str, dict[str, str | None]]] = [
     ("recipe.field", "objective", {"objective": "[1]"}),
     ("recipe.field", "data.folder", {"folder": None}),
     ("recipe.field", "data.folder", {"folder": "3"}),
+    ("recipe.field", "data.folder", {"folder": f'"{"a" * 1000}"'}),
     ("recipe.field", "pellucid/capitals", {"folder": '"pellucid/capitols"'}),
     ("recipe.field", "tokenizer.size", {"size": "256"}),
     ("recipe.field", "tokenizer.size", {"size": "300.0"}),

@@ -250,6 +250,8 @@ RECIPES: list[tuple[dict[str, Any], str]] = [
     ({"files": "text/*.txt"}, ".jsonl"),
 ]
 DATA: list[tuple[Any, str]] = [
+    ({"messages": 3}, "messages is a JSON number"),
+    ({"messages": {"role": "user"}}, "messages is a JSON object"),
     ({"messages": [{"role": "user", "content": "x"}, {"role": "bot", "content": "y"}]}, "messages[1].role is bot"),
     ({"messages": [{"role": "user", "content": "x"}]}, "no assistant message"),
     ({"messages": []}, "messages is empty"),

@@ -38,6 +38,8 @@ def lessons(
 
     A TokenizerError if the template leaves nothing of an answer, or its prompt is not how the answer's chat begins.
     """
+    if not isinstance(messages, list):  # render says what it is in place of them
+        tokenizer.render(messages, tools, template=template)
     taken = choose(tokenizer.templates, tokenizer.file, template, bool(tools))
     given = (messages, tools)
 

@@ -319,7 +319,11 @@ def data_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Da
     if name.startswith("pellucid/") and name not in corpora():
         raise TrainError("recipe.field", path=path, field="data.folder", found=repr(name), allowed=", ".join(corpora()))
     folder = corpora().get(name, root / name)
-    if not (folder / WORDS).exists():
+    try:
+        invented = (folder / WORDS).exists()
+    except (OSError, ValueError):  # a name that no folder can have
+        raise TrainError("recipe.field", path=path, field="data.folder", found=repr(name[:80]), allowed="str") from None
+    if not invented:
         known(path, "data.", given, {"folder"})
         return folder
     known(path, "data.", given, {"folder", *NUMBERS})

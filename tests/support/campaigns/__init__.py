@@ -41,6 +41,9 @@ FULL = {
     "pages": 20_000,
     "engine": 25_000,
     "requests": 100_000,
+    "recipe": 20_000,
+    "data": 20_000,
+    "kills": 200,
 }
 FORBIDDEN = {"pickle.find_class", "socket.connect", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "ctypes.dlopen"}
 Attempt = Callable[[random.Random], str]
