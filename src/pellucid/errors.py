@@ -6,6 +6,7 @@ PellucidError
 ├── CheckpointError   weights and their index: header, names, shapes, bytes
 ├── TokenizerError    tokenizer files, or text and ids that they cannot take
 ├── ShapeError        a tensor that does not fit the axes it is labelled with
+├── RankError         another of several ranks ended, or does not answer
 ├── TraceError        a recorded trace, or a path in one
 ├── RequestError      a request to the server
 └── TrainError        a recipe, its data, or a run that cannot go on
@@ -54,6 +55,12 @@ class TokenizerError(PellucidError):
 
 class ShapeError(PellucidError):
     """A tensor does not fit the axes it is labelled with."""
+
+
+class RankError(PellucidError):
+    """Another of several ranks ended, or does not answer."""
+
+    exit_code = 1
 
 
 class TraceError(PellucidError):

@@ -43,6 +43,8 @@ from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cas
 from pellucid.notebook import Shown, checked
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import logprobs
+from pellucid.ranks import Ranks
+from pellucid.sharding import Sharding, split
 from pellucid.tokenizer.chat_template import templates
 from pellucid.tokenizer.tokenizer import Tokenizer
 
@@ -57,6 +59,7 @@ class Model(Placed, Adapting, Shown):
 
     left: unused tensors of its folder, such as a multi-token prediction module, or masks and tables in old files.
     switches: the fields in which a variant's config differs, {} for a model as it was loaded.  own: the weights made for a variant.
+    sharding: its weights over the ranks of `split`.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Model(Placed, Adapting, Shown):
         self.generation: dict[str, Any] = {}
         self.engines: list[Engine] = []  # idle ones
         self.precision = Precision(self.dtype, "given", self.dtype)
+        self.sharding = Sharding()
 
     def __repr__(self) -> str:
         c = self.config
@@ -90,6 +94,13 @@ class Model(Placed, Adapting, Shown):
         if self._tokenizer is None:
             raise CheckpointError("model.tokenizer", model=self.name)
         return self._tokenizer
+
+    def split(self, ranks: Ranks) -> None:
+        """Keep this process's part of the weights. From then on all `ranks` of `pellucid.ranks.join` must make the same calls.
+
+        A UseError for a model that cannot be split over them.
+        """
+        self.sharding = split(self.module, ranks)
 
     def num_parameters(self) -> int:
         """Return the number of unique parameters: a tied table counts once, buffers do not."""
@@ -302,6 +313,8 @@ class Model(Placed, Adapting, Shown):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights by their names in Hugging Face's files. A UseError if adapters are not merged, or for a variant."""
+        if self.sharding.axes:
+            raise UseError("ranks.option", name="save", started=self.sharding.ranks.count)
         if self.switches:
             raise UseError("variant.save", model=self.name)
         if self.adapters:

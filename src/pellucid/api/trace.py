@@ -12,6 +12,7 @@ from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Encoder, EncoderDecoder
 from pellucid.notebook import checked
+from pellucid.sharding import gathered_records
 from pellucid.tracing import Trace, module_of, watch
 from pellucid.watching.meta import META
 from pellucid.watching.watch import Edit, Inside
@@ -32,9 +33,13 @@ def trace(
     """Record every tensor from a prompt's ids to the next token, and so on for `steps` tokens.
 
     prompt: a text, or ids; an encoder-decoder's source.  choose: the next token by its logits [V], the likeliest where None.
-    only, keep, edit, inside, terms: see `watch`.  The first step computes the logits of every row; later ones run over the cache.
+    only, keep, edit, inside, terms: see `watch`.
+    Of a model split over ranks every rank gets the complete tensors.
+    The first step computes the logits of every row; later ones run over the cache.
     """
     module_of(model)
+    if model.sharding.axes and (given := [name for name, x in {"keep": keep, "edit": edit, "terms": terms}.items() if x]):
+        raise UseError("ranks.option", name=given[0], started=model.sharding.ranks.count)
     how: dict[str, Any] = {"only": only, "keep": keep, "edit": edit, "inside": inside, "terms": terms}
     ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
     recorded = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, starts=model.config.starts, runner=model)
@@ -48,7 +53,7 @@ def trace(
     engine.submit(request)
     with watch(model, **how) as records:
         recorded.new = [output.token.id for output in engine.outputs() if output.token is not None]
-    recorded.seen, recorded.aliases = records.seen, records.aliases
+    recorded.seen, recorded.aliases = gathered_records(records.seen, model.sharding), records.aliases
     return recorded
 
 
@@ -75,6 +80,6 @@ def trace_encoder(model: Model, recorded: Trace, steps: int, how: Mapping[str, A
     with watch(model, **how) as records, torch.no_grad():
         out = model(torch.tensor([recorded.ids], device=model.device))
     recorded.blanks = model.blanks(recorded.ids)
-    recorded.new, recorded.seen = [int(out[0, row].argmax()) for row in recorded.blanks], records.seen
+    recorded.new, recorded.seen = [int(out[0, row].argmax()) for row in recorded.blanks], gathered_records(records.seen, model.sharding)
     recorded.aliases = records.aliases
     return recorded

@@ -10,8 +10,12 @@ from collections.abc import Sequence
 
 from pellucid import messages
 from pellucid.commands import app
-from pellucid.commands.screen import Screen, common_options
-from pellucid.errors import PellucidError
+from pellucid.commands.screen import MutedScreen, Screen, common_options
+from pellucid.errors import PellucidError, UseError
+from pellucid.launched import number, started
+
+SEVERAL = ("run", "score", "trace", "train")
+"""Commands that several processes may run together."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,11 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(10_000)  # not 700: importing torch makes 250,000 objects, and all of them stay
     try:
         rest, settings = common_options(given)
-        screen = Screen(json=settings.json, quiet=settings.quiet)
+        screen = (MutedScreen if number() else Screen)(json=settings.json, quiet=settings.quiet)
         messages.use(settings.language)
+        if started() > 1 and rest and rest[0] not in SEVERAL:
+            raise UseError("ranks.command", command=rest[0], started=started(), allowed=", ".join(SEVERAL))
         return app.run(app.build(*rest[:1]), rest, screen)
     except PellucidError as wrong:
-        screen.fault(str(wrong))
+        if started() == 1 or speaks():
+            screen.fault(str(wrong))
         return wrong.exit_code
     except KeyboardInterrupt:
         return 130
@@ -37,3 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         messages.use(None)
         if argv is None:
             gc.freeze()  # the process ends, and its memory with it: nothing is left to collect
+
+
+def speaks() -> bool:
+    """True if this process is the first of several to have an error."""
+    from pellucid.ranks import speaks
+
+    return speaks()

@@ -7,6 +7,7 @@ import typer
 
 from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
+from pellucid.launched import started
 from pellucid.messages import say
 
 if TYPE_CHECKING:
@@ -100,13 +101,24 @@ def steps() -> Any:
 
 
 def loaded(screen: Screen, name: str, finite: bool = False, **how: Any) -> "Model":
-    """Load the model of a name, with a progress bar. finite: refuse weights with NaN or infinity."""
+    """Load the model of a name, with a progress bar: of several processes each keeps its part. finite: refuse NaN or infinity."""
     from pellucid.api.model import load
 
     model = load(name, progress=screen.bar(say("command.loading", name=name)), **how)
     if finite:
         model.check_finite()
+    if started() > 1:
+        from pellucid.ranks import join
+
+        model.split(join(1, started()))
     return model
+
+
+def in_one_process(**given: object) -> None:
+    """Raise a UseError for the first option that is given although several processes run."""
+    for name, value in given.items():
+        if value and started() > 1:
+            raise UseError("ranks.option", name=name, started=started())
 
 
 def tell_held(screen: Screen, model: "Model") -> None:

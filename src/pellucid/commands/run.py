@@ -60,6 +60,7 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         if chat and ids:
             raise UseError("run.chat_ids")
+        options.in_one_process(**{"--chat": chat, "--draft": draft, "--deterministic": deterministic, "PROMPT: -": prompt is None})
         given = {
             "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition": repetition, "presence": presence,
             "frequency": frequency, "seed": seed,
@@ -125,7 +126,7 @@ def settled(screen: Screen, model: "Model", given: dict[str, Any]) -> "Sampling"
         screen.note(say("run.undone", model=model.name, settings=as_text(undone)))
     if wasted := sorted(idle & given.keys()):
         screen.note(say("run.idle", names=", ".join("--" + name.replace("_", "-") for name in wasted)))
-    return sampling if sampling.greedy or sampling.seed is not None else replace(sampling, seed=fresh())
+    return sampling if sampling.greedy or sampling.seed is not None else replace(sampling, seed=model.sharding.ranks.agreed(fresh()))
 
 
 def as_text(settings: dict[str, Any]) -> str:

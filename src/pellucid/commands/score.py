@@ -33,6 +33,7 @@ def add(app: typer.Typer) -> None:
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
+        options.in_one_process(**{"FILE: -": "-" in (file, source)})
         text, source_text = text_of(file), None if source is None else text_of(source)
         loaded = options.loaded(screen, model, dtype=dtype, device=options.numbers(device), quant=quant, ignore_fields=ignore_field or ())
 

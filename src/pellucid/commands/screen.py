@@ -134,3 +134,16 @@ class Screen:
     def close(self) -> None:
         """Point stdout at /dev/null once its reader has gone, so that Python's last flush cannot fail."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+class MutedScreen(Screen):
+    """The screen of a process that runs what another one shows. It prints an error alone."""
+
+    def text(self, text: str) -> None:
+        pass
+
+    def note(self, sentence: str) -> None:
+        pass
+
+    def bar(self, title: str) -> Callable[[int, int], None]:
+        return lambda done, total: None

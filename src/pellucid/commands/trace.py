@@ -38,6 +38,7 @@ def add(app: typer.Typer) -> None:
         if (prompt is None) == (step is None):
             raise UseError("trace.step") if prompt is not None else UseError("command.missing", name="PROMPT")
         text = options.prompt_of(prompt or "", ids)
+        options.in_one_process(**{"--step": step is not None})
         if step is not None:
             return of_step(screen, model, step, save, only)
         if not text:
@@ -53,7 +54,8 @@ def add(app: typer.Typer) -> None:
         if not len(recorded):
             raise TraceError("trace.nothing", patterns=", ".join(only or ()))
         options.warn_beyond(screen, loaded, len(recorded.ids) + recorded.steps - 1)
-        recorded.save(save)
+        if loaded.sharding.ranks.first:
+            recorded.save(save)
         options.tell_held(screen, loaded)
         show_saved(screen, loaded.name, recorded, save)
 

@@ -362,10 +362,10 @@ def ring(passes: int, ranks: int, symbols: str, summands: Mapping[int, int]) -> 
 
 
 def summed(one: Layer, split: Split) -> int:
-    """Return the number of sums over ranks in a layer: after its own attention, cross-attention, and a split feed-forward part.
+    """Return the number of sums over ranks in a layer: after its own attention, cross-attention, and each split feed-forward part.
 
-    A convolution is whole on every rank.
+    Routed and shared experts are summed each for itself, as are two parts that read x at once: a trace has what either made. What stands in
+    attention's place is whole on every rank.
     """
-    split_attn, split_ffn = one.attn.heads > 0, one.ffn.width > 0 and (split.ep == 1 or not one.ffn.experts or one.ffn.shared > 0)
-    own = max(split_attn, split_ffn) if one.order.startswith("parallel") else split_attn + split_ffn
-    return own + (one.cross is not None)
+    routed = one.ffn.width > 0 and (split.ep == 1 or not one.ffn.experts)
+    return (one.attn.heads > 0) + routed + (one.ffn.experts > 0 and one.ffn.shared > 0) + (one.cross is not None)

@@ -12,6 +12,7 @@ from pellucid.batch.mask import Mask, alibi, around, bidirectional, causal, chun
 from pellucid.batch.step import Step
 from pellucid.nn.linear import Embedding, Linear
 from pellucid.nn.norm import NORMS, HeadsRmsNorm
+from pellucid.ranks import ALONE
 from pellucid.watching.tap import tap
 
 
@@ -25,6 +26,7 @@ class Attention(nn.Module):
             "q_norm": "K", "k_norm": "K", "sinks": "H", "relative": "U H"}  # fmt: skip
     reads_source: tuple[str, ...] = ()  # the projections that read the encoder's rows
     indexer = None  # MLA may have one
+    ranks = ALONE  # that share its heads
 
     def __init__(self, cfg: c.Config, spec: c.Attention, table: Embedding | None = None) -> None:
         super().__init__()
@@ -54,6 +56,7 @@ class Attention(nn.Module):
         self.window = min((n for n in (spec.window, spec.chunk) if n is not None), default=None)  # the most positions that a query sees
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
+        x = self.ranks.shared(x)
         q = tap(self.q(x).unflatten(-1, (-1, self.width)), "q: B T H K")
         k, v = self.project_kv(x, "T")
         if self.clip is not None:
@@ -141,8 +144,8 @@ class CrossAttention(Attention):
     reads_source = "k", "v"
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        q = tap(self.q(x).unflatten(-1, (-1, self.width)), "q: B T H K")
-        memory = step.memory(self, lambda rows: self.project_kv(rows, "S"))
+        q = tap(self.q(self.ranks.shared(x)).unflatten(-1, (-1, self.width)), "q: B T H K")
+        memory = step.memory(self, lambda rows: self.project_kv(self.ranks.shared(rows), "S"))
         z = tap(ops.attend(q, memory, self.mask(step), self.scale), "z: B T H K")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]
 

@@ -9,6 +9,7 @@ from pellucid.batch.step import Step
 from pellucid.nn.indexer import Indexer, limited
 from pellucid.nn.linear import Linear
 from pellucid.nn.norm import RmsNorm
+from pellucid.ranks import ALONE
 from pellucid.watching.tap import tap
 
 
@@ -21,6 +22,7 @@ class Latent(nn.Module):
     axes = {"q_a": "Q D", "q_b": "(H (K+R)) Q", "q": "(H (K+R)) D", "kv_a": "(C+R) D", "kv_b": "(H (K+W)) C", "o": "D (H W)",
             "q_norm": "Q", "kv_norm": "C"}  # fmt: skip
     window = None  # a query sees all before it
+    ranks = ALONE  # that share its heads
     reads_source: tuple[str, ...] = ()
     q: Linear
     q_norm: RmsNorm
@@ -48,17 +50,17 @@ class Latent(nn.Module):
         angles = step.shared((rope, x.dtype), lambda: ops.angles(step.positions, rope, x.dtype, step.totals))
         if self.q_a is not None:
             q_latent = tap(self.q_norm(tap(self.q_a(x), "q_a: B T Q")), "q_norm: B T Q")
-            q = self.q_b(q_latent)
+            q = self.q_b(self.ranks.shared(q_latent))
         else:
             q_latent = x
-            q = self.q(x)
+            q = self.q(self.ranks.shared(x))
         q = tap(q.unflatten(-1, (-1, s.key + rope.width)), "q: B T H K+R")
         content, rotary = q.split([s.key, rope.width], -1)
         q_rot = tap(ops.rotate(rotary, angles, rope.interleaved, rope), "q_rot: B T H R")
         latent, shared = tap(self.kv_a(x), "kv_a: B T C+R").split([s.kv_rank, rope.width], -1)
         latent = tap(self.kv_norm(latent), "latent: B T C")
         k_shared = tap(ops.rotate(shared.unsqueeze(2), angles, rope.interleaved, rope).squeeze(2), "k_shared: B T R")
-        kv_cache = step.store(self, latent, k_shared)
+        kv_cache = step.store(self, self.ranks.shared(latent), self.ranks.shared(k_shared))
         up = self.kv_b.dense_weight().unflatten(0, (-1, s.key + s.value))
         mask = self.mask(step)
         if self.indexer is not None:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from pellucid import config as c
 from pellucid import ops
 from pellucid.nn.linear import Linear
+from pellucid.ranks import ALONE
 from pellucid.watching.tap import tap
 
 
@@ -13,13 +14,14 @@ class Mlp(nn.Module):
     """x [B T D] -> down(act(up(x))) [B T D]. arXiv 1706.03762."""
 
     axes = {"up": "F D", "down": "D F"}
+    ranks = ALONE  # that share its neurons
 
     def __init__(self, cfg: c.Config, spec: c.Mlp) -> None:
         super().__init__()
         self.act, self.up, self.down = spec.act, Linear(cfg.width, spec.width, spec.bias), Linear(spec.width, cfg.width, spec.bias)
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
-        up = tap(self.up(x), "up: B T F")
+        up = tap(self.up(self.ranks.shared(x)), "up: B T F")
         return self.down(tap(ops.gate(up, None, self.act), "neurons: B T F"))  # type: ignore[no-any-return]
 
 
@@ -51,5 +53,6 @@ class GatedMlp(Mlp):
         self.gate = Linear(cfg.width, spec.width, spec.bias)
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
+        x = self.ranks.shared(x)
         gate, up = tap(self.gate(x), "gate: B T F"), tap(self.up(x), "up: B T F")
         return self.down(tap(ops.gate(gate, up, self.act), "neurons: B T F"))  # type: ignore[no-any-return]

@@ -11,6 +11,7 @@ from pellucid import ops
 from pellucid.errors import UseError
 from pellucid.nn.linear import Linear
 from pellucid.nn.mlp import GatedMlp, Mlp
+from pellucid.ranks import ALONE
 from pellucid.watching.tap import tap
 
 
@@ -25,6 +26,7 @@ class Moe(nn.Module):
     axes = {"router": "E D", "correction": "E", "shared_gate": "1 D", "gate": "E F D", "up": "E F D", "down": "E D F",
             "gate_bias": "E F", "up_bias": "E F", "down_bias": "E D"}  # fmt: skip
 
+    ranks = ALONE  # that share the neurons of every expert
     correction: Tensor | None
     gate: Tensor | None
     gate_bias: Tensor | None
@@ -87,8 +89,8 @@ class Moe(nn.Module):
         order [N]: the rows' numbers among the B·T·A choices, sorted by expert.  token [N]: the token of each row.
         """
         order, token, ends = ops.sort(chosen, self.spec.experts, x)
-        rows = tap(ops.gather(x, token), "routed: N D", token)
-        return ops.combine(self.run_experts(rows, token, ends), share, order, x)
+        rows = tap(ops.gather(self.ranks.shared(x), token), "routed: N D", token)
+        return self.ranks.summed(ops.combine(self.run_experts(rows, token, ends), self.ranks.shared(share), order, x))
 
     def run_experts(self, rows: Tensor, token: Tensor, ends: Tensor) -> Tensor:
         """Run each expert once over its rows [N D], sorted by expert; ends [E] says where each expert's rows end."""
@@ -96,7 +98,8 @@ class Moe(nn.Module):
         up = tap(ops.grouped(rows, self.up, ends, self.up_bias), "up: N F", token)
         neurons = ops.gate(up, None, self.spec.act) if gate is None else ops.gate(gate, up, self.spec.act)
         neurons = tap(neurons, "neurons: N F", token)
-        return tap(ops.grouped(neurons, self.down, ends, self.down_bias), "down: N D", token)
+        bias = None if self.down_bias is None else self.ranks.even(self.down_bias)
+        return tap(ops.grouped(neurons, self.down, ends, bias), "down: N D", token)
 
 
 class InputWeightedMoe(Moe):
@@ -104,6 +107,6 @@ class InputWeightedMoe(Moe):
 
     def route(self, x: Tensor, share: Tensor, chosen: Tensor) -> Tensor:
         order, token, ends = ops.sort(chosen, self.spec.experts, x)
-        rows = tap(ops.gather(x, token), "routed: N D", token)
-        rows = tap(ops.weighted(rows, share, order), "weighted: N D", token)
-        return ops.combine(self.run_experts(rows, token, ends), share, order, x, weighted=True)
+        rows = tap(ops.gather(self.ranks.shared(x), token), "routed: N D", token)
+        rows = tap(ops.weighted(rows, self.ranks.shared(share), order), "weighted: N D", token)
+        return self.ranks.summed(ops.combine(self.run_experts(rows, token, ends), share, order, x, weighted=True))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.nn.moe import Moe
+from pellucid.ranks import ALONE, Ranks
 from pellucid.tracing import watch
 from pellucid.watching.watch import Records
 
@@ -46,12 +47,16 @@ class Balance:
         """Return the auxiliary loss of the last forward's real rows [B T]: its factor for each even router, more for an uneven one."""
         return sum((self.auxiliary * unevenness(self.seen, path, real) for path in self.penalised), 0.0)
 
-    def correct(self) -> dict[str, float]:
-        """Move every correction by one rate, by the loads, and count them anew; return the fullest expert's excess over the mean."""
+    def correct(self, ranks: Ranks = ALONE) -> dict[str, float]:
+        """Move every correction by one rate, by the loads on all data ranks, and count them anew; return the fullest expert's excess over
+        the mean.
+        """
         excess = []
         for path, router in self.routers.items():
             correction = router.correction
             assert correction is not None
+            if ranks.data > 1:
+                ranks.add_up(self.loads[path], ranks.data_group)
             load = self.loads[path].to(correction)
             correction += self.rate * (load.mean() - load).sign()
             excess.append(float(load.max() / load.mean()) - 1)

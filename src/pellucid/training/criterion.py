@@ -29,10 +29,12 @@ class Judged(NamedTuple):
 class Criterion(ABC):
     """The loss of a batch. identity: what it depends on besides the model and the batch, by the names that an error gives.
 
+    figures: the names of what `judge` gives beside the loss.
     reached: the key of the sentence that a card says of what is held out, with the loss and the figures.
     """
 
     identity: Mapping[str, Any] = {}
+    figures: tuple[str, ...] = ()
     reached = "card.texts.reached"
 
     def batches(self, model: nn.Module, objective: Objective, parts: Sequence[Sequence[Document]], step: int) -> list[Batch]:
@@ -106,12 +108,16 @@ def targets_in(batch: Batch) -> int:
 
 
 def losses(
-    criterion: Criterion, model: nn.Module, parts: list[Batch], balance: Balance, dropout: Dropout | None = None
+    criterion: Criterion, model: nn.Module, parts: list[Batch], balance: Balance, dropout: Dropout | None = None, units: int | None = None
 ) -> Iterator[StepPart]:
-    """Yield each part of a step; what is differentiated has its part of the routers' auxiliary loss, too."""
+    """Yield each part of a step; what is differentiated has its part of the routers' auxiliary loss, too.
+
+    units: of the step, if these are the parts of one of several ranks.
+    """
     counts, dropout = [criterion.units(part) for part in parts], dropout or Dropout(nn.Module(), 0)
+    total = sum(counts) if units is None else units
     for micro, (part, count) in enumerate(zip(parts, counts, strict=True)):
-        share = count / sum(counts)
+        share = count / total
         real = part.targets != IGNORED
         with dropout.drawn(micro), balance.counting(real):
             judged = criterion.judge(model, part)

@@ -16,13 +16,14 @@ import torch
 
 from pellucid.config import Config
 from pellucid.errors import TrainError
+from pellucid.ranks import ALONE
 from pellucid.training.objectives import Document, Objective
 from pellucid.training.recipe import TrainSettings
 from pellucid.training.text_rows import TrainingRows
 
 FREE = {"log_every", "save_every", "keep"}
 HASHES = {"model", "documents", "sources", "tokenizer", "base", "references", "teacher", "reward.file"}
-MACHINE = {"torch", "threads", "cpu", "pellucid"}
+MACHINE = {"torch", "threads", "cpu", "pellucid", "ranks"}
 """What rounding depends on: with other values a run goes on along another curve, as good a one."""
 
 
@@ -62,6 +63,7 @@ def require(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any], step: 
     names = sorted((before.keys() | now.keys()) - FREE - ({"steps"} if level else set()))
     defaults = {f.name: f.default for f in fields(TrainSettings)}  # of settings that are newer than the state
     pairs = {f"train.{name}": (before.get(name, defaults.get(name)), now.get(name)) for name in names}
+    saved = {"ranks": str(ALONE), **saved}  # of states that are older than the field
     pairs |= {name: (saved.get(name), value) for name, value in own.items() if name != "settings"}
     differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if differing.keys() == {"train.steps"}:

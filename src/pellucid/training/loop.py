@@ -22,6 +22,7 @@ from pellucid.checkpoint.fill import targets
 from pellucid.errors import TrainError
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.sharding import Sharding
 from pellucid.training.balance import Balance
 from pellucid.training.criterion import PLAIN, Criterion, CrossEntropy, Figures, added, losses, targets_in
 from pellucid.training.dropout import Dropout
@@ -33,6 +34,7 @@ from pellucid.training.saves import newest, read_state, save_state, set_aside
 from pellucid.training.text_rows import TrainingRows
 
 NEW: Mapping[str, Any] = {}  # of a model with first weights
+UNSPLIT = Sharding()
 LOG_BYTES = 1 << 32
 LOG_ONLY = {"documents", "seconds", "rewards"}
 """Fields of a log line that progress does not show."""
@@ -113,13 +115,14 @@ class HeldOut:
 class Differentiated(NamedTuple):
     """A step whose gradients are computed and whose weights are not changed yet. numbers: its documents.  batches: its parts.
 
-    figures: of the criterion.
+    figures: of the criterion.  targets: of the step.
     """
 
     numbers: list[int]
     loss: float
     figures: Figures
     batches: list[Batch]
+    targets: int
     started: float
 
 
@@ -127,7 +130,7 @@ class TrainingRun:
     """A training run in its own folder: log.jsonl with a line a step, saves/. Parameters that take no gradient stay as they are.
 
     held_out: its loss is logged too.  origin: what the numbers depend on because of where the model is from.  criterion: of its loss, by
-    default the cross-entropy.
+    default the cross-entropy.  sharding: of the model over ranks; each reads its part of a step's documents, and the first one writes.
     """
 
     def __init__(
@@ -140,13 +143,16 @@ class TrainingRun:
         held_out: HeldOut | None = None,
         origin: Mapping[str, Any] = NEW,
         criterion: Criterion | None = None,
+        sharding: Sharding = UNSPLIT,
     ) -> None:
         check(objective, documents, model.config.vocab, model.config.positions)
         self.held_out, self.criterion = held_out, criterion or CrossEntropy(s.smoothing)
         self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
+        self.sharding, self.ranks = sharding, sharding.ranks
         self.balance, self.dropout = balance_of(model, s), Dropout(model, s.seed)
         self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
-        self.identity = {**identity(model.config, objective, documents, s), **self.criterion.identity, **origin}
+        own = {"ranks": str(self.ranks), **self.criterion.identity, **origin}
+        self.identity = {**identity(model.config, objective, documents, s), **own}
 
     def train(
         self,
@@ -171,7 +177,7 @@ class TrainingRun:
             if self.step % self.s.log_every == 0 or self.step == self.s.steps:
                 rate = (self.tokens - before) / (time.monotonic() - started)
                 progress({k: v for k, v in entry.items() if k not in LOG_ONLY} | {"tokens_per_second": round(rate, 1)})
-            halt = stopped()
+            halt = self.ranks.any(stopped())
             if halt or self.step % self.s.save_every == 0 or self.step == self.s.steps:
                 self.save()
             if halt:
@@ -179,9 +185,12 @@ class TrainingRun:
         return True
 
     def parts(self, numbers: list[int]) -> list[list[int]]:
-        """Return the documents of each micro-batch of a step on these."""
+        """Return the documents of each micro-batch of a step on these: of this data rank's part of its rows."""
         micro = self.documents.micro_batches if isinstance(self.documents, TrainingRows) else micro_batches
-        return micro(numbers, self.s.micro)
+        if self.ranks.data > 1:
+            rows, n, of = micro(numbers, 1), self.ranks.data_rank, self.ranks.data
+            numbers = [i for row in rows[len(rows) * n // of : len(rows) * (n + 1) // of] for i in row]
+        return [part for part in micro(numbers, self.s.micro) if part]
 
     def batches(self, numbers: list[int]) -> list[Batch]:
         """Return the micro-batches of a step on these documents."""
@@ -201,43 +210,42 @@ class TrainingRun:
         """Compute the loss of a step on these documents, and its gradients. A TrainError if the loss is not finite."""
         started, value, figures = time.perf_counter(), 0.0, Figures()
         parts = self.batches(numbers)
+        targets, units = self.ranks.totals([sum(map(targets_in, parts)), sum(map(self.criterion.units, parts))])
         self.optimizer.zero_grad(set_to_none=True)
-        for part in losses(self.criterion, self.model, parts, self.balance, self.draws()):
+        for part in losses(self.criterion, self.model, parts, self.balance, self.draws(), int(units)):
             value, figures = value + float(part.loss.detach()), added(figures, part.figures)
             if not math.isfinite(value):
-                raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))
+                break
             part.differentiated.backward()
-        return Differentiated(numbers, value, figures, parts, started)
+        if self.ranks.data > 1:
+            names = self.criterion.figures
+            value, *sums = self.ranks.totals([value, *(figures.get(name, 0.0) for name in names)])
+            figures = dict(zip(names, sums, strict=True))
+        if not math.isfinite(value):
+            raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))
+        self.sharding.sum_gradients(self.model)
+        return Differentiated(numbers, value, figures, parts, int(targets), started)
 
     def update(self, given: "Differentiated") -> dict[str, Any]:
         """Change the weights by the gradients of a step, and return its log entry. A TrainError if the gradient is not finite."""
-        numbers, value, figures, parts, started = given
+        numbers, value, figures, parts, targets, started = given
         rate = learning_rate(self.step, self.s)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.s.clip))
+        norm = self.sharding.clip(self.model, self.s.clip)
         if not math.isfinite(norm):
             raise TrainError("train.gradient", step=self.step + 1, norm=norm, documents=", ".join(map(str, numbers[:8])))
         self.optimizer.step()
-        load = self.balance.correct()
+        load = self.balance.correct(self.ranks)
         self.step += 1
-        self.tokens += sum(map(targets_in, parts))
-        entry: dict[str, Any] = {
-            "step": self.step,
-            "loss": value,
-            "learning_rate": rate,
-            "gradient": norm,
-            "tokens": self.tokens,
-            **load,
-            **figures,
-        }
-        return (
-            entry
-            | self.criterion.noted(parts)
-            | {"documents": digest(json.dumps(numbers))[:16], "seconds": round(time.perf_counter() - started, 6)}
-        )
+        self.tokens += targets
+        done = {"step": self.step, "loss": value, "learning_rate": rate, "gradient": norm, "tokens": self.tokens}
+        taken = {"documents": digest(json.dumps(numbers))[:16], "seconds": round(time.perf_counter() - started, 6)}
+        return {**done, **load, **figures, **self.criterion.noted(parts), **taken}
 
     def log(self, entry: dict[str, Any]) -> None:
+        if not self.ranks.first:
+            return
         try:
             with (self.folder / "log.jsonl").open("a", encoding="utf-8") as f:
                 f.write(json.dumps(entry) + "\n")
@@ -258,10 +266,12 @@ class TrainingRun:
                 part.write_bytes(kept)
 
     def save(self) -> None:
-        """Save everything that the next step depends on, with the log so far."""
+        """Save everything that the next step depends on, with the log so far: the same files from any number of ranks."""
+        moments = {name: self.sharding.joined(name.split(":")[0], v) for name, v in moments_of(self).items()}
+        weights = {path: self.sharding.joined(path, t.detach()) for path, t in changing(self.model).items()}
+        if not self.ranks.first:
+            return
         sync(self.folder / "log.jsonl")
-        moments = moments_of(self)
-        weights = {path: t.detach() for path, t in changing(self.model).items()}
         save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity}, self.s.keep)
 
     def resume(self, restart: bool = False, inexact: bool = False) -> list[str]:
@@ -295,9 +305,10 @@ class TrainingRun:
         what = require(folder, state["identity"], self.identity, state["step"], inexact)
         with torch.no_grad():
             for path, t in changing(self.model).items():
-                t.copy_(weights[path])
+                t.copy_(self.sharding.part(path, weights[path]))
             for path, p in trained(self.model).items():
-                self.optimizer.state[p] = {k.split(":")[1]: v.clone() for k, v in moments.items() if k.split(":")[0] == path}
+                own = {k.split(":")[1]: self.sharding.part(path, v).clone() for k, v in moments.items() if k.split(":")[0] == path}
+                self.optimizer.state[p] = own
         self.step, self.tokens = state["step"], state["tokens"]
         return what
 

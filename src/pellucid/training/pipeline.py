@@ -5,7 +5,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,13 +20,16 @@ from pellucid.checkpoint.folder import save_folder
 from pellucid.errors import CheckpointError, StoppedError, TrainError
 from pellucid.families.family import Family
 from pellucid.messages import say
-from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, cast
+from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
+from pellucid.ranks import join
+from pellucid.sharding import Sharding, split
 from pellucid.tokenizer.chat_template import TEMPLATE_BYTES, TEMPLATE_FILE
 from pellucid.training import corpus, invented
 from pellucid.training.aim import criterion_of
 from pellucid.training.card import card
 from pellucid.training.criterion import Criterion
 from pellucid.training.facts import FactQuiz
+from pellucid.training.identity import digest
 from pellucid.training.loop import HeldOut, TrainingRun
 from pellucid.training.objectives import Document, Objective, objective_of
 from pellucid.training.quiz import quiz
@@ -67,7 +70,46 @@ def run_recipe(
     KeyboardInterrupt.
     """
     recipe, resume = read_recipe(path), resume or restart or inexact
-    folder = out or Path("runs") / recipe.name
+    ranks, folder = join(recipe.ranks.data, recipe.ranks.tensor), out or Path("runs") / recipe.name
+    check_ranks(recipe)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with stopping() as stop, ExitStack() as lock:
+        with ranks.in_turn():
+            make_folder(folder, resume)
+            if ranks.first:
+                lock.enter_context(alone(folder))
+            objective = prepare(recipe, folder)
+            start = fresh(recipe, objective)
+            documents, out_of_training = both = examples(recipe, objective)
+            criterion = criterion_of(recipe, start, objective, both, folder / DATA)
+            kept = held_out(recipe, objective, out_of_training, criterion)
+            sharding = split(start.model, ranks)
+            run = TrainingRun(start.model, objective, documents, recipe.train, folder, kept, origin(recipe, start), criterion, sharding)
+            if isinstance(documents, TrainingRows):
+                progress(documents.figures())
+            if isinstance(objective, TaughtText) and (endless := unstopped(start, documents)):
+                progress({"warning": endless})
+            for warning in run.resume(restart, inexact) if resume else ():
+                progress({"warning": warning})
+        if not ranks.alike(int(digest(json.dumps(run.identity, default=str))[:15], 16)):
+            raise TrainError("ranks.differ", path=path, count=ranks.count)
+        with stop.at_a_step():
+            recorder = None if recipe.watch is None else StepRecorder(run, recipe, recipe.watch)
+            if ranks.first:
+                write_run(folder, recipe, objective.tokenizer, run.identity, run.step)
+            taken = quizzing(recipe, run, on)
+            ended = run.train(progress, lambda: stop.received, taken, None if recorder is None else recorder.take)
+        try:
+            if ended and not stop.received:
+                return finish(recipe, folder / ("model" if start.adapter is None else "adapter"), joined(start, sharding), run, progress)
+        except KeyboardInterrupt:
+            pass  # the state of the last step is saved, and a run that goes on from it finishes
+        raise StoppedError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)
+
+
+def make_folder(folder: Path, resume: bool) -> None:
+    """Make a run's folder. A TrainError if it cannot be made, or has a run and is not to be resumed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         used = any(f.name not in (LOCK, DATA) for f in folder.iterdir())
@@ -75,37 +117,39 @@ def run_recipe(
         raise TrainError("train.folder", folder=folder, reason=reason(fault)) from None
     if used and not resume:
         raise TrainError("train.exists", folder=folder)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    with stopping() as stop, alone(folder):
-        objective = prepare(recipe, folder)
-        start = fresh(recipe, objective)
-        documents, out_of_training = both = examples(recipe, objective)
-        criterion = criterion_of(recipe, start, objective, both, folder / DATA)
-        kept = held_out(recipe, objective, out_of_training, criterion)
-        run = TrainingRun(start.model, objective, documents, recipe.train, folder, kept, origin(recipe, start), criterion)
-        if isinstance(documents, TrainingRows):
-            progress(documents.figures())
-        if isinstance(objective, TaughtText) and (endless := unstopped(start, documents)):
-            progress({"warning": endless})
-        for warning in run.resume(restart, inexact) if resume else ():
-            progress({"warning": warning})
-        with stop.at_a_step():
-            recorder = None if recipe.watch is None else StepRecorder(run, recipe, recipe.watch)
-            write_run(folder, recipe, objective.tokenizer, run.identity, run.step)
-            taken = quizzing(recipe, run, on)
-            run.train(progress, lambda: stop.received, taken, None if recorder is None else recorder.take)
-        try:
-            if not stop.received:
-                return finish(recipe, folder / ("model" if start.adapter is None else "adapter"), start, run, progress)
-        except KeyboardInterrupt:
-            pass  # the state of the last step is saved, and a run that goes on from it finishes
-        raise StoppedError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)
+
+
+def check_ranks(recipe: Recipe) -> None:
+    """Raise TrainError for what a recipe asks of several ranks and they cannot do."""
+    r, s = recipe.ranks, recipe.train
+    several = r.data * r.tensor > 1
+    refused = {
+        "objective": (several and recipe.objective == "reward", recipe.objective),
+        "watch": (several and recipe.watch is not None, "…"),
+        "train.auxiliary": (r.data > 1 and s.auxiliary > 0, s.auxiliary),  # of each forward's loads, which are those of other documents
+        "train.optimizer": (r.tensor > 1 and s.optimizer != "adamw", s.optimizer),  # Muon needs complete matrices
+        "adapter": (r.tensor > 1 and recipe.adapter is not None, "…"),
+        "adapter.dropout": (r.data > 1 and recipe.adapter is not None and recipe.adapter.dropout > 0, "…"),  # drawn by micro-batch
+        "eval.quiz": (several and recipe.evaluate is not None and recipe.evaluate.quiz > 0, "…"),
+    }
+    for field, (wrong, value) in refused.items():
+        if wrong:
+            raise TrainError("recipe.ranks", path=recipe.path, field=field, found=value, data=r.data, tensor=r.tensor)
+
+
+def joined(start: Start, sharding: Sharding) -> Start:
+    """Return the model that the ranks have trained, complete; every rank takes part."""
+    if not sharding.axes:
+        return start
+    model = build(start.model.config)
+    sharding.fill(model, start.model)
+    return start._replace(model=model)
 
 
 def prepare_data(path: Path, out: Path | None) -> Path:
     """Make the shards of a recipe of texts alone, also where some are damaged, and return their folder, `out`/data."""
     recipe = read_recipe(path)
+    join(1, 1)
     folder = out or Path("runs") / recipe.name
     if not isinstance(recipe.data, Texts):
         raise TrainError("data.facts", path=path)
@@ -185,7 +229,9 @@ def quizzing(recipe: Recipe, run: TrainingRun, on: Progress) -> Progress:
 
 
 def finish(recipe: Recipe, folder: Path, start: Start, run: TrainingRun, progress: Progress) -> Path:
-    """Measure what is saved, and write the folder of the model with its card, or of the adapter."""
+    """Measure what is saved, and write the folder of the model with its card, or of the adapter; the first rank does."""
+    if not run.ranks.first:
+        return folder
     if start.adapter is not None:
         return finish_adapter(recipe, folder, start, start.adapter, run, progress)
     model, family, objective = start.model, start.family, run.objective

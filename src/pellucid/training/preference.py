@@ -48,7 +48,7 @@ class Preference(Criterion):
     Its figures are the rewards β·(c − c₀) and β·(r − r₀), their margin, and the share of pairs whose margin is above 0.
     """
 
-    reached = "card.texts.preferred"
+    reached, figures = "card.texts.preferred", ("chosen", "rejected", "margin", "accuracy")
 
     def __init__(self, settings: PreferSettings, references: str = "") -> None:
         self.settings = settings

@@ -16,7 +16,17 @@ from pellucid.training.corpus import corpora
 from pellucid.training.invented import WORDS, Invented, most_facts
 from pellucid.training.objectives import OBJECTIVES, Data
 from pellucid.training.pairs import COMPARED, Pairs
-from pellucid.training.recipe_tables import AIMS, Aim, PreferSettings, RewardSettings, distil_settings, known, require
+from pellucid.training.recipe_tables import (
+    AIMS,
+    Aim,
+    PreferSettings,
+    RanksSettings,
+    RewardSettings,
+    distil_settings,
+    known,
+    ranks_settings,
+    require,
+)
 from pellucid.training.texts import Texts
 
 RECIPE_BYTES = 1_000_000
@@ -49,8 +59,9 @@ FORMS = {
 }
 LONGEST_ROW = 1 << 20
 TABLES = {"name": str, "model": dict, "adapter": dict, "tokenizer": dict, "data": dict, "train": dict, "eval": dict, "watch": dict}
-TABLES |= dict.fromkeys(AIMS, dict)
-OPTIONAL = {"adapter", "eval", "watch", *AIMS}
+TABLES |= dict.fromkeys(("ranks", *AIMS), dict)
+OPTIONAL = {"adapter", "eval", "watch", "ranks", *AIMS}
+ONE_PROCESS = RanksSettings()
 SCALES = ("alpha/r", "alpha/√r")
 FROM_ZERO = {"quiz", "seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
 BELOW_ONE = {"beta1", "beta2", "momentum", "smoothing"}
@@ -159,7 +170,7 @@ class Recipe:
 
     objective: what is trained, one of `objectives.OBJECTIVES` or TUNING.  root: the folder that its files are relative to.
     base: the folder that it starts from, None for new weights.  adapter: what alone trains then, None for every weight.
-    aim: the table of an objective that has one of its own.
+    aim: the table of an objective that has one of its own.  ranks: the processes that share the training.
     """
 
     path: Path
@@ -175,6 +186,7 @@ class Recipe:
     base: BaseSettings | None = None
     adapter: AdapterSettings | None = None
     aim: Aim | None = None
+    ranks: RanksSettings = ONE_PROCESS
 
     @property
     def texts_a_row(self) -> int:
@@ -228,7 +240,8 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
         raise TrainError("recipe.quant", path=path)
     name, model, tokenizer = (tables[field] for field in ("name", "model", "tokenizer"))
     aim = AIMS[objective](path, tables.get(objective, {})) if objective in AIMS else None
-    return Recipe(path, root, name, model, tokenizer, data, objective, train, evaluate, watch, base, adapter, aim)
+    ranks = ranks_settings(path, tables.get("ranks", {}))
+    return Recipe(path, root, name, model, tokenizer, data, objective, train, evaluate, watch, base, adapter, aim, ranks)
 
 
 def base_settings(path: Path, tables: dict[str, Any]) -> BaseSettings | None:

@@ -60,6 +60,14 @@ class RewardSettings:
     scaled: bool = False
 
 
+@dataclass(frozen=True)
+class RanksSettings:
+    """The [ranks] table of a recipe. data: processes that share a step's documents.  tensor: those that share heads and neurons."""
+
+    data: int = 1
+    tensor: int = 1
+
+
 Aim = PreferSettings | DistilSettings | RewardSettings
 
 
@@ -134,6 +142,13 @@ def sound_pattern(pattern: object) -> bool:
     except (re.error, OverflowError, RecursionError):
         return False
     return not re.search(r"\)[*+{]", plain)
+
+
+def ranks_settings(path: Path, given: dict[str, Any]) -> RanksSettings:
+    """Return the [ranks] table, checked. That as many processes run is checked when the run begins."""
+    known(path, "ranks.", given, {f.name for f in fields(RanksSettings)})
+    require(path, "ranks", given, {name: (type(n) is int and 0 < n < 1 << 16, "int > 0") for name, n in given.items()})
+    return RanksSettings(**given)
 
 
 AIMS: Mapping[str, Callable[[Path, dict[str, Any]], Aim]] = {

@@ -92,7 +92,7 @@ class Reward(Criterion):
     Σ log p of an answer and the trainer's.
     """
 
-    reached = "card.texts.rewarded"
+    reached, figures = "card.texts.rewarded", ("reward", "length", "cut", "gap")
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from pellucid.checkpoint.disk import read_whole, reason, replacing
 from pellucid.checkpoint.json_file import read_object
 from pellucid.errors import PellucidError, TrainError
+from pellucid.ranks import ALONE
 from pellucid.training.identity import MACHINE
 from pellucid.training.recipe import RECIPE_BYTES, Recipe
 
@@ -38,7 +39,8 @@ def write_run(folder: Path, recipe: Recipe, tokenizer: Tokenizer, identity: dict
     since = 0
     if (folder / RUN).exists() and step:
         before = read_run(folder)
-        same = all(before.identity.get(name) == identity[name] for name in MACHINE)
+        known = {"ranks": str(ALONE), **before.identity}  # of a run that is older than the field
+        same = all(known.get(name) == identity[name] for name in MACHINE)
         since = before.since if same else step
     about = {"schema": SCHEMA, "root": str(recipe.root.resolve()), "since": since, "identity": identity}
     content = {

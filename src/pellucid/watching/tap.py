@@ -58,10 +58,15 @@ class Mark:
 
 def copied(x: Tensor) -> Tensor:
     """Return a copy of x of which a part is to change. Its marks say how x was made, for the other rows."""
+    return marked(x.clone(), x)
+
+
+def marked(y: Tensor, x: Tensor) -> Tensor:
+    """Return y with marks that say how x was made."""
     marks: dict[int, Mark] = x.untyped_storage().__dict__.get("pellucid", {})
-    x = x.clone()
-    x.untyped_storage().__dict__["pellucid"] = {serial: Mark(m.made, m.flops) for serial, m in marks.items()}
-    return x
+    if marks:
+        y.untyped_storage().__dict__["pellucid"] = {serial: Mark(m.made, m.flops) for serial, m in marks.items()}
+    return y
 
 
 class Weights:

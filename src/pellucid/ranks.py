@@ -1,0 +1,278 @@
+"""The processes that torchrun started: a grid of data ranks by tensor ranks, and what they exchange over torch.distributed.
+
+    torchrun --standalone --nproc-per-node 4 -m pellucid train recipe.toml        [ranks] data = 2  tensor = 2
+
+    rank      0  1  2  3
+    data      0  0  1  1      which documents of a step it reads
+    tensor    0  1  0  1      which heads, neurons and rows of the vocabulary it holds
+
+Between tensor ranks a part that is split begins with `shared` and ends with `summed` (arXiv 1909.08053, f and g):
+
+    shared    x → x         backward: the sum of the ranks' gradients, for each rank used x for its heads alone
+    summed    x → Σ x       backward: the gradient as it is, which every rank has
+
+All ranks run the same program on the same requests; nothing decides for the others. torchrun starts them, and its store says which of
+several ranks prints the one line of an error.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pellucid.errors import RankError, UseError
+from pellucid.launched import number, started
+
+PATIENCE = timedelta(minutes=10)  # that a rank waits for another one in an exchange
+PREPARATION = timedelta(days=7)  # that ranks wait while the first one prepares data
+NAMING = timedelta(seconds=3)  # that a rank waits for signs of the others' life, after one was lost
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A place in the grid. data, tensor: the sizes of the grid.  data_rank, tensor_rank: the place.
+
+    data_group, tensor_group: the process groups of its row and column, None where it is alone in them.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    data_rank: int = 0
+    tensor_rank: int = 0
+    data_group: Any = None
+    tensor_group: Any = None
+
+    def __str__(self) -> str:
+        return f"data={self.data} tensor={self.tensor}"
+
+    def __deepcopy__(self, memo: object) -> "Ranks":
+        return self  # a copied model is on the same ranks
+
+    @property
+    def count(self) -> int:
+        """Return the number of ranks."""
+        return self.data * self.tensor
+
+    @property
+    def first(self) -> bool:
+        """True for the rank that writes files."""
+        return self.data_rank == self.tensor_rank == 0
+
+    def shared(self, x: Tensor) -> Tensor:
+        """Return x, which each tensor rank uses for its own heads or neurons: its gradient is summed over them."""
+        return _Shared.apply(x, self) if self.tensor > 1 and differentiated(x) else x
+
+    def summed(self, x: Tensor) -> Tensor:
+        """Return the sum of the tensor ranks' x, in its place where no gradient is needed."""
+        if self.tensor == 1:
+            return x
+        if differentiated(x):
+            out: Tensor = _Summed.apply(x, self)
+            return out
+        return self.add_up(x, self.tensor_group)
+
+    def gathered(self, x: Tensor, axis: int, size: int) -> Tensor:
+        """Return the parts of all tensor ranks end to end along an axis of `size` in all, of which the last may be shorter."""
+        if self.tensor == 1:
+            return x
+        return _Gathered.apply(x, axis, size, self) if differentiated(x) else self.gather(x, axis, size)
+
+    def even(self, x: Tensor) -> Tensor:
+        """Return a tensor rank's share of what all of them add once: x over their number."""
+        return x if self.tensor == 1 else x / self.tensor
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        """Return begin and end of this tensor rank's part of an axis: 97 over 2 are 49 and 48."""
+        each = -(-size // self.tensor)
+        return min(size, self.tensor_rank * each), min(size, (self.tensor_rank + 1) * each)
+
+    def gather(self, x: Tensor, axis: int, size: int) -> Tensor:
+        """Gather as `gathered` does, without gradients."""
+        each, x = -(-size // self.tensor), x.detach().movedim(axis, 0).contiguous()
+        padded = torch.cat([x, x.new_zeros(each - len(x), *x.shape[1:])]) if len(x) < each else x
+        parts = [torch.empty_like(padded) for _ in range(self.tensor)]
+        with exchange():
+            dist.all_gather(parts, padded, group=self.tensor_group)
+        return torch.cat(parts)[:size].movedim(0, axis).contiguous()
+
+    def add_up(self, x: Tensor, group: Any) -> Tensor:
+        """Sum x over a group in its place, and return it."""
+        with exchange():
+            dist.all_reduce(x, group=group)
+        return x
+
+    def totals(self, numbers: Sequence[float]) -> list[float]:
+        """Return the sums of numbers over the data ranks, in float64."""
+        if self.data == 1:
+            return list(numbers)
+        out: list[float] = self.add_up(torch.tensor(numbers, dtype=torch.float64), self.data_group).tolist()
+        return out
+
+    def any(self, flag: bool) -> bool:
+        """True if a flag is set on any rank, so that all of them do the same."""
+        if self.count == 1:
+            return flag
+        seen = torch.tensor(int(flag))
+        with exchange():
+            dist.all_reduce(seen, dist.ReduceOp.MAX)
+        return bool(seen)
+
+    def alike(self, number: int) -> bool:
+        """True if every rank gives the same number, of 62 bits at most."""
+        if self.count == 1:
+            return True
+        ends = torch.tensor([number, -number])
+        with exchange():
+            dist.all_reduce(ends, dist.ReduceOp.MAX)
+        return int(ends[0]) == -int(ends[1])
+
+    def agreed(self, number: int) -> int:
+        """Return the first rank's number."""
+        if self.count == 1:
+            return number
+        chosen = torch.tensor(number, dtype=torch.int64)
+        with exchange():
+            dist.broadcast(chosen, 0)
+        return int(chosen)
+
+    def sum_gradients(self, parameters: Iterable[Tensor], group: Any) -> None:
+        """Sum the gradients of parameters over a group. A parameter that no rank has a gradient of keeps none."""
+        trained = list(parameters)
+        seen = self.add_up(torch.tensor([int(p.grad is not None) for p in trained]), group).tolist()
+        used = [p for p, n in zip(trained, seen, strict=True) if n]
+        for dtype in dict.fromkeys(p.dtype for p in used):
+            same = [p for p in used if p.dtype == dtype]
+            bucket = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in same])
+            for p, grad in zip(same, self.add_up(bucket, group).split([p.numel() for p in same]), strict=True):
+                p.grad = grad.view_as(p)
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """Run the block on the first rank, then on the others, who find the files that it made; go on when all have."""
+        if self.count == 1:
+            yield
+            return
+        if not self.first:
+            self.wait()
+        yield
+        if self.first:
+            self.wait()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until every rank is here, however long the first one prepares."""
+        with exchange():
+            dist.monitored_barrier(timeout=PREPARATION)
+
+
+ALONE = Ranks()
+
+
+class _Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
+        ctx.ranks = ranks
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.ranks.add_up(grad.clone(memory_format=torch.contiguous_format), ctx.ranks.tensor_group), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
+        return ranks.add_up(x.clone(memory_format=torch.contiguous_format), ranks.tensor_group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: int, size: int, ranks: Ranks) -> Tensor:
+        ctx.axis, ctx.bounds = axis, ranks.bounds(size)
+        return ranks.gather(x, axis, size)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        begin, end = ctx.bounds
+        return grad.narrow(ctx.axis, begin, end - begin), None, None, None
+
+
+def differentiated(x: Tensor) -> bool:
+    """True if a gradient of x will be asked for."""
+    return torch.is_grad_enabled() and x.requires_grad
+
+
+def join(data: int, tensor: int, patience: timedelta = PATIENCE) -> Ranks:
+    """Return this process's place in a grid of all started processes. A UseError if their number is another.
+
+    patience: how long a rank waits for another one in an exchange before the run ends.
+    """
+    if data * tensor != started():
+        raise UseError("ranks.started", data=data, tensor=tensor, needed=data * tensor, started=started())
+    if data * tensor == 1:
+        return ALONE
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with exchange():
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", timeout=patience)
+        mesh = init_device_mesh("cpu", (data, tensor), mesh_dim_names=("data", "tensor"))
+    groups = (mesh.get_group("data") if data > 1 else None, mesh.get_group("tensor") if tensor > 1 else None)
+    return Ranks(data, tensor, number() // tensor, number() % tensor, *groups)
+
+
+@contextmanager
+def exchange() -> Iterator[None]:
+    """Turn the failure of an exchange into a RankError that names the ranks without a sign of life."""
+    try:
+        yield
+    except RuntimeError as fault:
+        reason = str(fault).split(". ")[0].rpartition("] ")[2]
+        raise RankError("ranks.lost", ranks=", ".join(map(str, lost())) or "-", count=started(), reason=reason) from None
+
+
+def store() -> Any:
+    """Return torchrun's own store, which outlives any rank."""
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=NAMING
+    )
+
+
+def lost() -> list[int]:
+    """Return the ranks that do not say within NAMING that they are alive."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others at once; the line is printed first
+    try:
+        signs = store()
+        signs.set(f"alive/{number()}", "")
+    except RuntimeError:
+        return []
+    out = list[int]()
+    for rank in range(started()):
+        try:
+            signs.wait([f"alive/{rank}"], NAMING / (1 + len(out)))
+        except RuntimeError:
+            out.append(rank)
+    return out
+
+
+def speaks() -> bool:
+    """True if this rank is to print an error: the first of all that have one."""
+    if started() == 1:
+        return True
+    try:
+        return bool(store().add("errors", 1) == 1)
+    except RuntimeError:
+        return True

@@ -1,0 +1,189 @@
+"""A model over tensor ranks: which part of each weight a rank holds, and how parts and records become the model's again.
+
+The part follows from the weight's axes: it is split along the axis of a letter that `counting.ranks` splits by tensor ranks.
+
+    q  (H K) D  -> rows of its heads      o  D (H K)  -> their columns      up  F D  -> rows of its neurons      q_norm  K  -> all of it
+    embed  V D  -> rows of the vocabulary, the last rank's fewer            what stands in attention's place -> all of it
+
+A weight inside of each head, such as q_norm's, is on every rank and used for the rank's own heads: its gradient is summed.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.axes import letters, parse
+from pellucid.config import AnyAttention, AnyFfn, Config
+from pellucid.counting.ranks import LETTERS
+from pellucid.counting.weights import axes_of
+from pellucid.errors import UseError
+from pellucid.nn.adapted import AdaptedLinear
+from pellucid.nn.attention import Attention
+from pellucid.nn.latent import Latent
+from pellucid.nn.linear import Embedding, Linear, SummedLinear, VocabularyEmbedding, VocabularyLinear
+from pellucid.nn.mlp import Mlp
+from pellucid.nn.moe import Moe
+from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.ops.blocks import Blocks
+from pellucid.ranks import ALONE, Ranks
+from pellucid.watching.watch import Seen
+
+SPLIT = {letter for letter, by in LETTERS.items() if by == "tp"}
+IN_A_HEAD = {"K", "W"}
+PARTS = (Attention, Latent, Mlp, Moe)
+"""Parts whose heads or neurons are split."""
+ENDS = ("embed", "head")
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """The parts of a model's weights on its ranks. Without tensor ranks every weight is its own only part.
+
+    axes: by path the axis along which a weight is split.  sizes: of these axes in the model.  partial: paths of weights whose gradients
+    are summed over the tensor ranks.  parts: paths of the modules whose heads or neurons are split.
+    """
+
+    ranks: Ranks = ALONE
+    axes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    partial: tuple[str, ...] = ()
+    parts: frozenset[str] = frozenset()
+
+    def part(self, path: str, t: Tensor) -> Tensor:
+        """Return this rank's part of a weight, or of a tensor of its shape."""
+        if path not in self.axes or not t.ndim:
+            return t
+        begin, end = self.ranks.bounds(self.sizes[path])
+        return t.narrow(self.axes[path], begin, end - begin)
+
+    def joined(self, path: str, t: Tensor) -> Tensor:
+        """Return the weight that the ranks' parts `t` make, or a tensor of its shape, on every rank."""
+        if path not in self.axes or not t.ndim:
+            return t
+        return self.ranks.gather(t, self.axes[path], self.sizes[path])
+
+    def fill(self, model: nn.Module, from_: nn.Module) -> None:
+        """Give `model`, whose weights are not split, the values of `from_`, whose weights are."""
+        with torch.no_grad():
+            for (path, p), q in zip(from_.named_parameters(), model.parameters(), strict=True):
+                q.copy_(self.joined(path, p))
+            for b, c in zip(from_.buffers(), model.buffers(), strict=True):
+                c.copy_(b)
+
+    def sum_gradients(self, model: nn.Module) -> None:
+        """Add to each gradient those of the other ranks: of other documents, and of other heads that used the same weight."""
+        if self.partial:
+            self.ranks.sum_gradients((model.get_parameter(path) for path in self.partial), self.ranks.tensor_group)
+        if self.ranks.data > 1:
+            self.ranks.sum_gradients((p for p in model.parameters() if p.requires_grad), self.ranks.data_group)
+
+    def clip(self, model: nn.Module, most: float) -> float:
+        """Scale the gradients so that their norm is `most` at most. Returns the norm that they had."""
+        if self.ranks.tensor == 1:
+            return float(nn.utils.clip_grad_norm_(model.parameters(), most))
+        grads = {path: p.grad for path, p in model.named_parameters() if p.grad is not None}
+        squares = torch.zeros(2, dtype=torch.float64)
+        for path, grad in grads.items():
+            squares[int(path in self.axes)] += grad.double().square().sum().cpu()
+        norm = (squares[0] + self.ranks.add_up(squares[1:], self.ranks.tensor_group)[0]).sqrt()
+        factor = (most / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_
+        for grad in grads.values():
+            grad.mul_(factor.to(grad.dtype))
+        return float(norm)
+
+
+def split(model: Decoder | EncoderDecoder, ranks: Ranks) -> Sharding:
+    """Leave a model this rank's part of its weights, in its place. A UseError for a model that cannot be split so."""
+    if ranks.tensor == 1:
+        return Sharding(ranks)
+    check(model, ranks.tensor)
+    parts = {path: m for path, m in model.named_modules() if isinstance(m, PARTS)}
+    axes, sizes, partial = dict[str, int](), dict[str, int](), list[str]()
+    for path, p in model.named_parameters():
+        inside = path.partition(".")[0] in ENDS or any(path.startswith(f"{part}.") for part in parts)
+        dims = axes_of(model, path, p.ndim) if inside else None
+        if dims is None:
+            continue
+        if (axis := axis_of(dims)) is not None:
+            axes[path], sizes[path] = axis, p.shape[axis]
+        elif letters(dims) <= IN_A_HEAD or path.endswith(".down_bias"):
+            partial.append(path)
+    sharding = Sharding(ranks, axes, sizes, tuple(partial), frozenset(parts))
+    for path, p in model.named_parameters():
+        p.data = sharding.part(path, p.data).clone()
+    for part in parts.values():
+        part.ranks = ranks
+        for name in ("o", "down"):
+            if isinstance(linear := getattr(part, name, None), Linear):
+                become(linear, SummedLinear, ranks)
+        if isinstance(part, Attention) and part.alibi is not None:
+            begin, end = ranks.bounds(len(part.alibi.slopes))
+            part.alibi = replace(part.alibi, slopes=part.alibi.slopes[begin:end])
+    become(model.embed, VocabularyEmbedding, ranks, model.config.vocab)
+    if model.head is not None:
+        become(model.head, VocabularyLinear, ranks, model.config.vocab)
+    return sharding
+
+
+def become(module: nn.Module, kind: type[nn.Module], ranks: Ranks, rows: int = 0) -> None:
+    """Make a Linear or an Embedding the same one split over ranks, in its place."""
+    assert type(module) in (Linear, Embedding)
+    module.__class__ = kind
+    vars(module).update({"ranks": ranks, "rows": rows} if rows else {"ranks": ranks})
+
+
+def axis_of(dims: str) -> int | None:
+    """Return the axis of a label that is split: "D (H K)" -> 1. None if there is none."""
+    return next((i for i, axis in enumerate(parse(dims)) if any(x in SPLIT for factor in axis for x in factor)), None)
+
+
+def check(model: Decoder | EncoderDecoder, tensor: int) -> None:
+    """Raise a UseError for the first part of a model that cannot be split over this number of ranks."""
+    if any(isinstance(m, AdaptedLinear) for m in model.modules()) or any(isinstance(p, Blocks) for p in model.parameters()):
+        raise UseError("ranks.part", part="adapter, quant", tensor=tensor)
+    for spec in specs(model.config):
+        for size, what in counts(spec):
+            if size % tensor:
+                raise UseError("ranks.split", size=size, what=what, tensor=tensor)
+        if obstacle := next((name for name in ("qk_joint", "index") if getattr(spec, name, None)), None):
+            raise UseError("ranks.part", part=obstacle, tensor=tensor)
+    if any(layer.ranks for layer in (*(model.config.encoder or ()), *model.config.layers)):
+        raise UseError("ranks.part", part="low_rank", tensor=tensor)
+
+
+def specs(cfg: Config) -> Iterator[AnyAttention | AnyFfn]:
+    """Yield the specs of a model's parts."""
+    for layer in (*(cfg.encoder or ()), *cfg.layers):
+        yield from (spec for spec in (layer.attn, layer.cross, layer.ffn) if spec is not None)
+
+
+def counts(spec: AnyAttention | AnyFfn) -> Iterator[tuple[int, str]]:
+    """Yield what ranks share of a part, with its name. Nothing of what stands in attention's place, which every rank has."""
+    for name in ("heads", "kv_heads", "shared") + (("width",) if not hasattr(spec, "heads") else ()):
+        if size := getattr(spec, name, None):
+            yield int(size), {"width": "neurons", "shared": "shared neurons"}.get(name, name)
+
+
+def gathered_records(seen: list[Seen], sharding: Sharding) -> list[Seen]:
+    """Return the records of one rank's forward as one rank alone would have made them: with all heads and neurons, and their FLOPs.
+
+    Every rank calls it with the same records. Rows of experts that each rank has a part of are summed.
+    """
+    if not sharding.axes:
+        return seen
+    ranks, split_up, out = sharding.ranks, list[bool](), list[Seen]()
+    for s in seen:
+        inside = any(s.path.startswith(f"{part}.") for part in sharding.parts)
+        axis, value = axis_of(s.dims) if inside else None, s.value
+        if axis is not None:
+            value = ranks.gather(value, axis, value.shape[axis] * ranks.tensor)
+        elif inside and s.dims == "N D" and s.path.endswith(".down"):
+            value = ranks.add_up(value.clone(), ranks.tensor_group)
+        split_up.append(axis is not None or any(path in sharding.axes for path in s.weights))
+        out.append(replace(s, value=value, shape=tuple(value.shape)))
+    own = [s.flops or 0 for s, part in zip(seen, split_up, strict=True) if part]
+    summed = iter(ranks.add_up(torch.tensor(own), ranks.tensor_group).tolist())
+    flops = [next(summed) if part else s.flops for s, part in zip(seen, split_up, strict=True)]
+    return [replace(s, flops=None if s.flops is None else n) for s, n in zip(out, flops, strict=True)]

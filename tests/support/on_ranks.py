@@ -1,0 +1,336 @@
+"""What the tests of several ranks run: under torchrun, one part of it in each process. The first rank writes what was measured as JSON.
+
+torchrun --standalone --nproc-per-node 2 tests/support/on_ranks.py PART FOLDER
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from kinds import KINDS
+from pellucid.api.model import Model, load
+from pellucid.api.trace import trace
+from pellucid.checkpoint.fill import targets
+from pellucid.config import Config
+from pellucid.counting import Setting, counted
+from pellucid.counting.ranks import Split, spread
+from pellucid.engine.engine import Engine
+from pellucid.engine.requests import Request
+from pellucid.engine.scheduler import SchedulerLimits
+from pellucid.families import understand
+from pellucid.ops.sampling.settings import Sampling
+from pellucid.ranks import Ranks, join, number, started
+from pellucid.sharding import Sharding, split
+from pellucid.training.loop import UNSPLIT, TrainingRun, feed
+from pellucid.training.objectives import Causal, Document
+from tiny import DECODERS, far, ids, tiny
+from training import SETTINGS, WORDS
+
+STEPS = 10
+S = replace(SETTINGS, steps=STEPS, batch=5, learning_rate=1e-2, weight_decay=0.3, clip=0.5, save_every=1000)
+"""Ten steps with a clip that bites, of five documents, which no two ranks share evenly; the last batch of an epoch has three."""
+ROUNDING = ".attn.k.bias"  # gpt2's: its gradient is rounding alone, which AdamW makes a step of
+CALM = {"qwen3_next": 0.1}  # with weights of 0.3 a rounding grows a hundredfold in a step of its delta rule
+FAMILIES = ("gpt2", "llama", "deepseek_v3", "qwen3_moe", "qwen3_next")
+FULL = bool(os.environ.get("PELLUCID_FULL"))
+PATIENCE = timedelta(seconds=60)
+Measured = dict[str, Any]
+Curve = list[dict[str, Any]]
+Change = Callable[[Any, Sharding], Sharding]
+
+
+def config(family: str) -> Config:
+    """Return the tiny Config of a family."""
+    if family in DECODERS:
+        return DECODERS[family]
+    return understand({"model_type": family, **KINDS[family].tiny, **KINDS[family].quirks["plain"]})[1]
+
+
+def documents() -> list[Document]:
+    """Return 23 documents of 4 to 19 ids."""
+    draw = torch.Generator().manual_seed(5)
+    return [Document([], torch.randint(1, 97, (4 + i % 16,), generator=draw).tolist()) for i in range(23)]
+
+
+def run_of(model: Any, folder: Path, sharding: Sharding = UNSPLIT) -> TrainingRun:
+    folder.mkdir(parents=True, exist_ok=True)
+    return TrainingRun(model.requires_grad_(True), Causal(WORDS), documents(), S, folder, sharding=sharding)
+
+
+def taken(run: TrainingRun, steps: int = STEPS) -> Curve:
+    """Take the first steps of a run, and return their log entries."""
+    numbers = feed(run.documents, run.s, run.step)
+    return [run.one(next(numbers)) for _ in range(steps)]
+
+
+def trained(family: str, ranks: Ranks, root: Path, steps: int = STEPS, change: Change | None = None) -> Measured:
+    """Train a model on these ranks, and compare it with one rank's; the first rank does. change: makes a mutant of the split model."""
+    model = tiny(config(family), std=CALM.get(family, 0.3))
+    sharding = split(model, ranks)
+    if change is not None:
+        sharding = change(model, sharding)
+    run = run_of(model, root / "shared", sharding)
+    run.backward(next(feed(run.documents, S, 0)))
+    gradients = {path: None if p.grad is None else sharding.joined(path, p.grad) for path, p in model.named_parameters()}
+    curve = taken(run, steps)
+    weights = {path: sharding.joined(path, t.detach()) for path, t in targets(model).items()}
+    if number():
+        return {}
+    one = alone(family, root.parent)
+    pairs = list(zip(one.curve, curve, strict=False))
+    return {
+        "gradients": max(map(missed, one.gradients.values(), gradients.values())),
+        "loss": max(abs(a["loss"] - b["loss"]) for a, b in pairs),
+        "gradient": max(abs(a["gradient"] - b["gradient"]) / a["gradient"] for a, b in pairs),
+        "tokens": max(abs(a["tokens"] - b["tokens"]) for a, b in pairs),
+        "weights": max(far(t, weights[path]) for path, t in one.weights.items() if not path.endswith(ROUNDING)) if steps == STEPS else 0.0,
+    }
+
+
+class Alone(NamedTuple):
+    """What one rank gives: the gradients of its first step, without a clip, the log, and the weights after it."""
+
+    gradients: dict[str, Tensor | None]
+    curve: Curve
+    weights: dict[str, Tensor]
+
+
+@cache
+def alone(family: str, root: Path) -> Alone:
+    """Train a model on one rank."""
+    model = tiny(config(family), std=CALM.get(family, 0.3))
+    run = run_of(model, root / f"alone-{family}")
+    run.backward(next(feed(run.documents, S, 0)))
+    gradients = {path: None if p.grad is None else p.grad.clone() for path, p in model.named_parameters()}
+    return Alone(gradients, taken(run), {path: t.detach() for path, t in targets(model).items()})
+
+
+def missed(one: Tensor | None, other: Tensor | None) -> float:
+    """Return how far two gradients are from each other; infinity if only one of them is there."""
+    return float("inf") if (one is None) != (other is None) else 0.0 if one is None or other is None else far(one, other)
+
+
+def states(root: Path) -> Measured:
+    """Save a state on 2 x 2 ranks, load it on 4 data ranks, save it there, and load that alone: the same bytes each time."""
+    out: Measured = {}
+    for family in ("deepseek_v3", "llama"):
+        grids, before = ((2, 2), (4, 1)), None
+        for data, tensor in grids:
+            ranks = join(data, tensor, PATIENCE)
+            model = tiny(config(family), seed=0 if before is None else 7)
+            run = run_of(model, root / f"{family}-{data}x{tensor}", split(model, ranks))
+            if before is None:
+                taken(run, 3)
+            else:
+                run.load(before, inexact=True)
+            (run.folder / "log.jsonl").touch()
+            run.save()
+            dist.barrier()
+            before = run.folder / "saves" / f"{run.step:09d}"
+        if number() == 0:
+            model = tiny(config(family), seed=7)
+            run = run_of(model, root / f"{family}-alone")
+            (run.folder / "log.jsonl").touch()
+            out[f"{family} says"] = run.load(before, inexact=True)
+            run.save()
+            folders = [root / f"{family}-{name}" / "saves" / "000000003" for name in ("2x2", "4x1", "alone")]
+            for file in ("weights.safetensors", "moments.safetensors"):
+                out[f"{family} {file}"] = len({(folder / file).read_bytes() for folder in folders})
+            out[f"{family} goes on"] = taken(run, 1)[0]["step"]
+        dist.barrier()
+    return out
+
+
+class Unshared(Ranks):
+    """Ranks that do not sum the gradients of what each of them used for its own heads."""
+
+    def shared(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Averaging(Ranks):
+    """Ranks that take the mean of their gradients."""
+
+    def sum_gradients(self, parameters: Any, group: Any) -> None:
+        trained = list(parameters)
+        super().sum_gradients(trained, group)
+        for p in trained:
+            p.grad = None if p.grad is None else p.grad / 2
+
+
+class OwnCounts(Ranks):
+    """Data ranks that divide by their own documents' targets."""
+
+    def totals(self, numbers: Any) -> list[float]:
+        return list(numbers) if len(numbers) == 2 and numbers[0] == int(numbers[0]) else super().totals(numbers)
+
+
+def unshared(part: str) -> Change:
+    """Return the mutant whose parts of this name do not share what they read."""
+
+    def change(model: Any, sharding: Sharding) -> Sharding:
+        for path, module in model.named_modules():
+            if path.endswith(part) and "ranks" in vars(module):
+                module.ranks = Unshared(**vars(module.ranks))
+        return sharding
+
+    return change
+
+
+def other_ranks(kind: type[Ranks]) -> Change:
+    """Return the mutant whose run is on ranks of this kind."""
+    return lambda model, sharding: replace(sharding, ranks=kind(**vars(sharding.ranks)))
+
+
+def mutants(root: Path) -> Measured:
+    """Measure what each mutant gets wrong, in three steps."""
+    data, tensor = join(2, 1, PATIENCE), join(1, 2, PATIENCE)
+    made: dict[str, tuple[str, Ranks, Change | None]] = {
+        "none": ("deepseek_v3", tensor, None),
+        "latent attention shares nothing": ("deepseek_v3", tensor, unshared(".attn")),
+        "experts share nothing": ("deepseek_v3", tensor, unshared(".ffn")),
+        "the vocabulary shares nothing": ("llama", tensor, unshared("head")),
+        "a norm of each head is trained alone": ("qwen3_moe", tensor, lambda _, sharding: replace(sharding, partial=())),
+        "gradients are averaged": ("llama", data, other_ranks(Averaging)),
+        "a rank divides by its own targets": ("llama", data, other_ranks(OwnCounts)),
+        "a split weight's norm is one rank's": ("llama", tensor, other_ranks(Unnormed)),
+    }
+    return {name: trained(family, ranks, root / name, 3, change) for name, (family, ranks, change) in made.items()}
+
+
+class Unnormed(Ranks):
+    """Tensor ranks whose clip sees the squares of their own part alone."""
+
+    def add_up(self, x: Tensor, group: Any) -> Tensor:
+        return x if x.shape == (1,) and x.dtype == torch.float64 else super().add_up(x, group)
+
+
+def grids(root: Path) -> Measured:
+    """Compare one rank with every grid of the started processes, for a family of each kind of part."""
+    out: Measured = {}
+    for data, tensor in ((2, 1), (1, 2)) if started() == 2 else ((2, 2), (4, 1)):
+        ranks = join(data, tensor, PATIENCE)
+        for family in FAMILIES if (data, tensor) != (4, 1) or FULL else ("deepseek_v3",):
+            out[f"{family} {ranks}"] = trained(family, ranks, root / f"{family}-{data}x{tensor}")
+    return out | (states(root) if started() == 4 else mutants(root))
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[str, int]]]:
+    """Record what this rank gives to the exchanges inside: their kind and bytes."""
+    sent, reduce, gather = list[tuple[str, int]](), dist.all_reduce, dist.all_gather
+
+    def all_reduce(x: Tensor, *args: Any, **how: Any) -> Any:
+        sent.append(("all_reduce", x.nbytes))
+        return reduce(x, *args, **how)
+
+    def all_gather(out: list[Tensor], x: Tensor, *args: Any, **how: Any) -> Any:
+        sent.append(("logits", x.nbytes))
+        return gather(out, x, *args, **how)
+
+    dist.all_reduce, dist.all_gather = all_reduce, all_gather
+    try:
+        yield sent
+    finally:
+        dist.all_reduce, dist.all_gather = reduce, gather
+
+
+def bytes_counted(ranks: Ranks) -> Measured:
+    """Compare with `count --ranks` the bytes of a rank's weights, of its cache for a text, and those sent for a prompt and a token."""
+    out: Measured = {}
+    for family in ("gpt2", "llama", "deepseek_v3", "qwen2_moe", "qwen3_next"):
+        cfg, rows = replace(config(family), vocab=98), 62  # a vocabulary that is shared out evenly; with two tokens more a page
+        model = tiny(cfg, torch.float32)
+        split(model, ranks)
+        dtypes = dict.fromkeys(("weights", "activations", "cache"), "float32")
+        bill = counted(cfg, family, family, Setting(context=rows + 2, batch=1, **dtypes))
+        (stage,) = spread(bill, Split(tp=ranks.tensor)).stages
+        engine = Engine.of(model, rows + 2, SchedulerLimits(rows + 2), size=rows + 2, prefix_cache=False)
+        engine.submit(Request(tuple(ids(1, rows)[0].tolist()), 2))
+        sent = list[dict[str, float]]()
+        while not engine.idle:
+            with recorded() as step:
+                engine.step()
+            sent.append(by_ring(step, ranks.tensor))
+        weights = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
+        pools = sum(pool.nbytes for stored in engine.storage.pages.pools.values() for pool in stored)  # type: ignore[attr-defined]
+        of_a_prompt = counted(cfg, family, family, Setting(context=rows, batch=1, **dtypes))
+        (prompt,) = spread(of_a_prompt, Split(tp=ranks.tensor)).stages
+        out[family] = {
+            "weights": (stage.weights, weights),
+            "parameters": (stage.parameters, sum(p.numel() for p in model.parameters())),
+            "cache": (stage.cache, pools) if family != "qwen3_next" else (),  # whose pages keep a state beside
+            "prefill": ({k: int(n) for k, n in prompt.sent["prefill"].items()}, sent[0]),
+            "decode": ({k: int(n) for k, n in stage.sent["decode"].items()}, sent[1]),
+        }
+    return out
+
+
+def by_ring(sent: list[tuple[str, int]], ranks: int) -> dict[str, float]:
+    """Return what a rank of a ring sends: of a tensor that is summed 2·(n − 1)/n, of its own part that is gathered n − 1 times."""
+    out = {
+        "all_reduce": sum(n for kind, n in sent if kind == "all_reduce") * 2 * (ranks - 1) / ranks,
+        "logits": float(sum(n for kind, n in sent if kind == "logits") * (ranks - 1)),
+    }
+    return out | {"total": sum(out.values())}
+
+
+def traced(root: Path) -> Measured:
+    """Compare traces, texts and scores of two tensor ranks with those of one."""
+    out: Measured = {}
+    ranks = join(1, started(), PATIENCE)
+    for name in ("pellucid/capitals", "pellucid/capitals-deepseek"):
+        alone, shared = load(name, dtype="float64"), load(name, dtype="float64")
+        shared.split(ranks)
+        a, b = (trace(model, "The capital of France is", 2) for model in (alone, shared))
+        assert [s.path for s in a] == [s.path for s in b] and a.new == b.new
+        pairs = list(zip(a, b, strict=True))
+        out[f"{name} shapes"] = [s.path for s, t in pairs if s.shape != t.shape or s.dims != t.dims]
+        out[f"{name} made"] = [s.path for s, t in pairs if (s.op, s.inputs, s.weights, s.flops) != (t.op, t.inputs, t.weights, t.flops)]
+        out[f"{name} values"] = max(far(s.value, t.value) for s, t in pairs)
+        out[f"{name} texts"] = texts(alone) == texts(shared)
+        if number() == 0:
+            b.save(root / name.replace("/", "-"))
+    return out | {"bytes": bytes_counted(ranks)}
+
+
+def texts(model: Model) -> list[Any]:
+    """Return texts of several requests at once: greedy and sampled, with a shared beginning, and pages so few that some are preempted."""
+    prompts = [model.ids(text) for text in ("The capital of France is", "The capital of Spain is", "The capital of France is Paris. The")]
+    engine = Engine.of(model.module, 96, SchedulerLimits(16, 3), size=8)
+    got: dict[int, list[int]] = {}
+    for turn in range(2):  # the second time from the prefix cache
+        for i, prompt in enumerate(prompts * 2):
+            sampling = Sampling(temperature=1.0, seed=i) if i % 2 else Sampling()
+            got[engine.submit(Request(tuple(prompt), 12, sampling))] = []
+        for output in engine.outputs():
+            if output.token is not None:
+                got[output.request].append(output.token.id)
+        del turn
+    return list(got.values())
+
+
+PARTS = {"grids": grids, "traced": traced}
+
+
+def main(part: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    measured = PARTS[part](folder)
+    if number() == 0:
+        (folder / f"{part}-{started()}.json").write_text(json.dumps(measured))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
