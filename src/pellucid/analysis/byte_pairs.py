@@ -74,3 +74,23 @@ def agreeing(tokenizer: Tokenizer, texts: Iterable[str], ranked: bool = True) ->
 def vocabulary_parts(tokenizer: Tokenizer, rows: int) -> VocabularyParts:
     """Count the parts of a vocabulary beside the `rows` of a model's table."""
     return VocabularyParts(len(LETTERS), len(merges_of(tokenizer)), tokenizer.added, rows)
+
+
+def read_ids(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Read ids between spaces or commas. A UseError for what is no id of the vocabulary."""
+    ids = list[int]()
+    for word in text.replace(",", " ").split():
+        if not word.isdecimal() or int(word) >= tokenizer.rows:
+            raise UseError("exhibit.value", name="ids", found=word, allowed=f"0..{tokenizer.rows - 1}")
+        ids.append(int(word))
+    return ids
+
+
+def listed(ids: Iterable[int]) -> str:
+    """Write ids with commas between them."""
+    return ", ".join(map(str, ids))
+
+
+def grains(texts: Iterable[str], tokenizers: Sequence[Tokenizer]) -> list[tuple[str, int, int, *tuple[int, ...]]]:
+    """Return a row for each text: it, its characters, its bytes, and its pieces by each tokenizer."""
+    return [(t, len(t), len(t.encode()), *(len(own.encode(t, special=False)) for own in tokenizers)) for t in texts]

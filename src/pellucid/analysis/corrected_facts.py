@@ -141,7 +141,7 @@ CORRECTED: Mapping[str, CorrectedFact] = {
     "relu": CorrectedFact("activations", lambda run: ", ".join(f"{y:g}" for y in curve("relu", [-2, -1, 1, 2]))),
     "shift": CorrectedFact("activations", lambda run: ", ".join(f"{y:g}" for y in curve("relu", [-0.5, -0.5 + 1]))),
     "bias": CorrectedFact("softmax", lambda run: biased("qwen2-")),
-    "rope": CorrectedFact("places", lambda run: f"{wavelengths(Rope(128))[0]:.4f}"),
+    "rope": CorrectedFact("turns", lambda run: f"{wavelengths(Rope(128))[0]:.4f}"),
     "width": CorrectedFact("scale", lambda run: head_widths("gpt2-small", "llama-2-7b", "deepseek-v3")),
     "queries": CorrectedFact("latent", lambda run: query_path("deepseek-v3")),
     "v3": CorrectedFact("sizes", lambda run: f"{built('deepseek-v3'):,}"),

@@ -1,5 +1,6 @@
 """How a loss's gradient fares on its way back through the blocks, and what a norm keeps of a row."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,12 @@ def growth(gradients: dict[str, float]) -> float:
     """Return by what the gradient of the first block exceeds that of the last."""
     sizes = list(gradients.values())
     return sizes[0] / sizes[-1] if sizes[-1] else 0.0
+
+
+def times_apart(a: float, b: float) -> float:
+    """Return how many times the smaller of two sizes the larger is. Infinity where one alone is 0."""
+    low, high = sorted((a, b))
+    return high / low if low else math.inf if high else 1.0
 
 
 def one_less(cosine: float) -> float:

@@ -12,7 +12,7 @@ from pellucid.analysis.quality import likeliest
 from pellucid.analysis.small_training import trained_copy
 from pellucid.api.model import Model
 from pellucid.tracing import watch
-from pellucid.training.corpus import LEAD, STOP, corpora
+from pellucid.training.corpus import LANGUAGES, LEAD, STOP, corpora
 from pellucid.training.invented import Fact, Words, paired, read_words
 from pellucid.training.objectives import Document
 from pellucid.training.recipe import TrainSettings
@@ -39,6 +39,11 @@ class WayOfAsking:
     of: int
     tokens: int
     flops: int
+
+    @property
+    def able(self) -> bool:
+        """True if at least half of the answers are right."""
+        return 2 * self.right >= self.of
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,12 @@ def asking(model: Model, given: Sequence[InventedQuestion], prompts: Sequence[st
         got = likeliest(model, rows)
     right = sum(token == first(model, one) for token, one in zip(got, given, strict=True))
     return WayOfAsking(right, len(given), sum(map(len, rows)), sum(seen.flops.values()))
+
+
+def facts_read(model: Model, language: str = LANGUAGES[0]) -> WayOfAsking:
+    """Ask a model about facts that stand right before the questions: whether it has learned to read facts off a text."""
+    given = questions(language)
+    return asking(model, given, with_lookup(model, given))
 
 
 def first(model: Model, one: InventedQuestion) -> int:

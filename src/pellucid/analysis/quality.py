@@ -43,6 +43,11 @@ class Quality:
     of: int
     countries: Sequence[CountryAnswer] = ()
 
+    @property
+    def known(self) -> bool:
+        """True if at least half of the answers are right: less is luck, of which nothing can be taken away."""
+        return 2 * self.right >= self.of
+
     def __repr__(self) -> str:
         return f"Quality({self.right} of {self.of})"
 

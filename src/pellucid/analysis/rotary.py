@@ -1,6 +1,7 @@
 """Rotary positions in a run: what they turn, what they keep, and what a score depends on."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -64,3 +65,40 @@ def wavelengths(rope: Rope) -> list[float]:
     """Return the number of tokens in a full turn of each pair."""
     turns: list[float] = (2 * math.pi / frequencies(rope, torch.float64)).tolist()
     return turns
+
+
+def rotation(rope: Rope, position: int, pairs: int) -> list[list[float]]:
+    """Return the matrix by which a row at a position is turned, of its first `pairs` pairs of channels, each pair side by side."""
+    angles = position * frequencies(rope, torch.float64)[:pairs]
+    blocks = torch.stack([torch.stack([angles.cos(), -angles.sin()], -1), torch.stack([angles.sin(), angles.cos()], -1)], -2)
+    out: list[list[float]] = torch.block_diag(*blocks).tolist()
+    return out
+
+
+def hands_alike(rope: Rope, distances: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Return how alike the hands of two positions so far apart are, as cosines: of the first pair, and the mean of all pairs.
+
+    1: the hands stand alike, so that nothing tells the positions apart.
+    """
+    cosines = (torch.tensor(distances, dtype=torch.float64)[:, None] * frequencies(rope, torch.float64)).cos()
+    return cosines[:, 0].tolist(), cosines.mean(-1).tolist()
+
+
+def nearest(values: Sequence[float], distances: Sequence[int]) -> tuple[int, float]:
+    """Return the distance with the greatest value, and the value."""
+    best = max(range(len(values)), key=values.__getitem__)
+    return distances[best], values[best]
+
+
+def score_by_distance(run: Trace, rope: Rope, distances: Sequence[int]) -> list[float]:
+    """Return the product of the last query and the first key of block 0's head 0 as if they stood so far apart, each turned by `rope`."""
+    q, k = (run[f"layers.0.attn.{name}"].value[:, at, :1].double() for name, at in (("q", -1), ("k", 0)))
+    at = torch.tensor(distances, device=q.device)[None]
+    turned = ops.rotate(q[:, None].expand(-1, len(distances), -1, -1), ops.angles(at, rope, q.dtype), rope.interleaved)
+    products: list[float] = torch.einsum("bthk,bhk->t", turned, k).tolist()
+    return products
+
+
+def other_base(rope: Rope, base: float) -> Rope:
+    """Return rotary positions of another base, unscaled."""
+    return Rope(rope.width, base, rope.interleaved)

@@ -24,6 +24,13 @@ def curve(act: str, at: Sequence[float]) -> list[float]:
     return values
 
 
+def gated_curve(act: str, at: Sequence[float], value: float) -> list[float]:
+    """Return the activation of each number times a value, as a gated feed-forward part computes it from gate and value."""
+    x = torch.tensor(at, dtype=torch.float64)
+    values: list[float] = ops.gate(x, torch.full_like(x, value), act).tolist()
+    return values
+
+
 def bend(act: str, at: Sequence[float], opposite: Sequence[float]) -> tuple[float, float]:
     """Compare an activation at numbers x and at their opposites.
 

@@ -1,17 +1,19 @@
 """Splitting rows into heads and joining them: the right way, a wrong way, and what more heads cost."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from pellucid import config as c
-from pellucid.analysis.quality import Quality, quality
+from pellucid.analysis.quality import Quality, quality, subjects
 from pellucid.api.model import Model
 from pellucid.nn.attention import Attention
 from pellucid.tracing import watch
 from pellucid.watching.meta import META
 
+QUESTION, JOINED = "The capital of {name} is", "layers.0.attn.z"
 Joining = Callable[[Tensor], Tensor]
 
 
@@ -77,6 +79,29 @@ def joined_by_reshape(model: Model) -> Quality:
 def ramp(*sizes: int) -> Tensor:
     """Return a tensor of these sizes that holds 0, 1, 2, ..."""
     return torch.arange(torch.Size(sizes).numel()).view(sizes)
+
+
+def equally_long(model: Model, count: int) -> list[str]:
+    """Return `count` questions for capitals that have the same number of tokens, so that a batch of them pads nothing."""
+    by_length = defaultdict[int, list[str]](list)
+    for name in subjects().values():
+        prompt = QUESTION.format(name=name)
+        by_length[len(model.ids(prompt))].append(prompt)
+    return max(by_length.values(), key=len)[:count]
+
+
+def head_of_batch(model: Model, prompts: Sequence[str], head: int) -> tuple[Tensor, Tensor]:
+    """Run prompts as one batch; return what the heads of block 0 give [B H T K], and of one of them [B T K]."""
+    with torch.no_grad(), watch(model, only=JOINED) as seen:
+        model(torch.tensor([model.ids(prompt) for prompt in prompts], device=model.device))
+    z = seen[JOINED].value.transpose(1, 2)
+    return z, z[:, min(head, z.shape[1] - 1)]
+
+
+def lone_gap(model: Model, prompts: Sequence[str], head: int, cube: Tensor, moved: int = 0) -> float:
+    """Return how far each slice of a batch [B T K] is from its prompt run alone. moved: compares with the prompt so many places on."""
+    own = [head_of_batch(model, [prompts[(i + moved) % len(prompts)]], head)[1][0] for i in range(len(prompts))]
+    return float((cube - torch.stack(own)).abs().max())
 
 
 def parameters(width: int, heads: int) -> int:

@@ -26,7 +26,6 @@ from pellucid.training.corpus import LEAD
 from pellucid.training.invented import Fact, paired
 
 FITTED, JUDGED, FACTS, HALF = 120, 40, 2, 0.5
-MOST = 128  # tokens of the longest text, in a tokenizer of words
 RIDGE = 1e-3  # keeps the fit of a linear map from more channels than texts
 SEED = 11
 

@@ -35,7 +35,7 @@ TERMS: Mapping[str, Term] = {
     "cache": Term("conversation"),
     "prefill": Term("conversation"),
     "expert": Term("routing"),
-    "rotary": Term("places"),
+    "rotary": Term("turns"),
     "lora": Term("adapter"),
     "loss": Term("forcing"),
 }

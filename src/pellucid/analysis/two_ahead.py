@@ -1,5 +1,6 @@
 """A module that predicts the token after the next, trained beside a model that stays as it is, on shipped sentences."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -30,7 +31,7 @@ class Measured:
     """Losses over held-out sentences, in nats, all of the same tokens: the third of each sentence, and on.
 
     following: the model's own, one token ahead.  second: the module's, two ahead.  mistaken: the module's, fed the token of the row itself.
-    agreed, of: guesses of the module that the model itself makes a step later, and all.
+    agreed, of: guesses of the module that the model itself makes a step later, and all.  even: of a model that thinks all tokens alike.
     """
 
     following: float
@@ -38,6 +39,12 @@ class Measured:
     mistaken: float
     agreed: int
     of: int
+    even: float
+
+    @property
+    def able(self) -> bool:
+        """True if the model itself knows such sentences: its loss is below that of a model that thinks all tokens alike."""
+        return self.following < self.even
 
     @property
     def share(self) -> float:
@@ -121,7 +128,7 @@ class TwoAhead:
         guesses, wrong = (self.logits(targets, tokens) for tokens in (fed, self.own(targets)))
         one, two, three = (mean_loss(logits[real], targets[:, 2:][real]) for logits in (plain, guesses, wrong))
         agreed = (guesses.argmax(-1) == plain.argmax(-1))[real]
-        return Measured(one, two, three, int(agreed.sum()), agreed.numel())
+        return Measured(one, two, three, int(agreed.sum()), agreed.numel(), math.log(plain.shape[-1]))
 
     def guesses(self, ids: Sequence[int], fed_right: bool = True) -> list[Guess]:
         """Return each row's guesses for a text of at least three tokens."""

@@ -13,6 +13,7 @@ from pellucid.exhibits.panel import (
     AnswerPanel,
     BarPanel,
     Box,
+    CubePanel,
     DiagramPanel,
     LinePanel,
     MatrixPanel,
@@ -101,6 +102,16 @@ class MatrixPanelDocument(TypedDict):
     scale: Literal["share", "signed", "size"]
 
 
+class CubePanelDocument(TypedDict):
+    """A tensor of three axes."""
+
+    kind: Literal["cube"]
+    title: str
+    axes: Annotated[list[str], "names of the three axes"]
+    values: list[list[list[float | None]]]
+    path: Annotated[Path | None, "of the tensor"]
+
+
 class PointDocument(TypedDict):
     """A point of a plane."""
 
@@ -181,6 +192,7 @@ PanelDocument = (
     | BarPanelDocument
     | LinePanelDocument
     | MatrixPanelDocument
+    | CubePanelDocument
     | PlanePanelDocument
     | DiagramPanelDocument
     | NetworkPanelDocument
@@ -336,6 +348,9 @@ def panel(p: Panel) -> PanelDocument:
             "path": path,
             "scale": p.scale,
         }
+    if isinstance(p, CubePanel):
+        cube = [[[finite(v) for v in row] for row in one] for one in p.values]
+        return {"kind": "cube", "title": p.title, "axes": [*p.axes], "values": cube, "path": p.path or None}
     if isinstance(p, PlanePanel):
         return {"kind": "plane", "title": p.title, "across": p.across, "up": p.up, "points": [point(one) for one in p.points]}
     if isinstance(p, DiagramPanel):

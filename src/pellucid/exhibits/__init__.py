@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pellucid.exhibits.exhibit import Exhibit
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
-    "words": ("pieces", "places", "analogy", "context"),
+    "words": ("pieces", "places", "turns", "analogy", "context"),
     "attention": ("order", "sights", "mask", "ragged", "scale", "additive", "heads", "equation", "distance", "translation"),
     "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "recurrent", "library"),
     "cache": ("kinds", "latent", "conversation"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.silence import bend, curve, places, silence
+from pellucid.analysis.silence import bend, curve, gated_curve, places, silence
 from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
@@ -10,11 +10,15 @@ from pellucid.messages import say
 
 PROMPT = "The capital of France is"
 ACTS = ("relu", "gelu", "silu")
+GATED, NAMED = "pellucid/capitals-llama", {"silu": "SwiGLU", "gelu": "GEGLU", "relu": "ReGLU"}
+VALUES = 1.0, -1.0  # that the curves of gates multiply
 
 
 def show(e: Experiment) -> Iterator[Panel | Claim]:
     at = places(-4, 4, 17)
     yield LinePanel(say("exhibit.activations.curves"), "x", at, {act: curve(act, at) for act in ACTS})
+    gates = {f"{NAMED[act]}, {value:+.0f}": gated_curve(act, at, value) for act in ("silu", "gelu") for value in VALUES}
+    yield LinePanel(say("exhibit.activations.gates"), "x", at, gates)
     relu, bare = e.variant({"layers.*.ffn.act": "relu"}), e.variant({"layers.*.ffn.bias": False})
     own = e.model.config.layers[0].ffn.act
     models = {own: e.model, "relu": relu}
@@ -31,7 +35,17 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     straight, most = (max(pair[k] for pair in bends.values()) for k in (0, 1))
     yield e.claim("bent", straight < 1e-12 < most, gap=straight, bend=most)
     plain, other, free = e.quality(), e.quality(relu), e.quality(bare)
-    yield e.claim("answers", other.right == plain.right, right=other.right, plain=plain.right, of=plain.of, act=own)
+    if plain.known:
+        yield e.claim("answers", other.right == plain.right, right=other.right, plain=plain.right, of=plain.of, act=own)
+    gated = e.model if e.model.config.layers[0].ffn.gated else e.open_model(GATED)
+    others = {act: e.variant({"layers.*.ffn.act": act}, gated) for act in NAMED}
+    found = {act: (silence(e.trace(e.text("prompt"), model)), e.quality(model)) for act, model in others.items()}
+    columns = [*map(say, heads[:2]), say("exhibit.activations.closed"), say(heads[3]), say("exhibit.activations.right")]
+    rows = [(f"{NAMED[act]} ({act})", c.of, c.negative, c.zero, q.right) for act, (c, q) in found.items()]
+    yield TablePanel(say("exhibit.activations.gated", model=gated.name), columns, rows)
+    (swish, right), (_, geglu), (reglu, _) = found.values()
+    numbers = {"silu": right.right, "gelu": geglu.right, "zero": reglu.zero, "own": swish.zero, "of": right.of}
+    yield e.claim("gated", reglu.zero > swish.zero and geglu.right <= right.right, **numbers)
     sizes = {"own": e.model.num_parameters(), "bare": bare.num_parameters()}
     yield e.claim("bias", free.right == plain.right, right=free.right, of=plain.of, **sizes)
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.conversation import WAYS, changed_fact, reading_chat, run_turns, summed
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
+from pellucid.analysis.invented_questions import facts_read
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, reading
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel, TextPanel
 from pellucid.messages import say
 
@@ -59,9 +60,13 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("phases", 0 < low < high, decode=low, prefill=high)
     d, lost = summed(new).flops, len([turn for turn in new if not turn.right])
     kept = len([turn for turn in shared if not turn.right])
-    yield e.claim("new", d < c and kept == 0 < lost, new=d, shared=c, lost=lost, turns=len(new))
+    able = facts_read(e.model)
+    if able.able:
+        yield e.claim("new", d < c and kept == 0 < lost, new=d, shared=c, lost=lost, turns=len(new))
+    else:
+        yield e.claim("unable", d < c, new=d, shared=c, right=able.right, of=able.of, model=e.model.name)
     exact = all(c.at == c.reused == c.first and c.computed == c.differing for c in changes)
     yield e.claim("first", exact, before=changes[0].at, tokens=changes[0].tokens, computed=changes[0].computed)
 
 
-EXHIBIT = Exhibit("conversation", show, "pellucid/reader", (Control("facts", 4, (2, 4, 6)),))
+EXHIBIT = Exhibit("conversation", show, "pellucid/reader", (Control("facts", 4, (2, 4, 6)),), fits=reading)

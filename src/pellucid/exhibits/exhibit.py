@@ -78,6 +78,14 @@ def causal(cfg: Config) -> bool:
     return cfg.encoder is None and not cfg.bidirectional and cfg.head and all(layer.attn.heads and layer.ffn.width for layer in cfg.layers)
 
 
+ROOM = 128  # tokens of a text that states facts and asks for them
+
+
+def reading(cfg: Config) -> bool:
+    """True for a generator with room for a text that states facts and asks for them, whose rows stay when the text goes on."""
+    return causal(cfg) and not cfg.prefix and (cfg.positions or ROOM) >= ROOM
+
+
 @dataclass(frozen=True)
 class Exhibit:
     """One exhibit. model: the specimen that it runs on if no other is given.  fits(config): whether a model can show it."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from pellucid.analysis.task_formats import MOST, TASKS, JudgedTask, TaskText, ids_text, linear_map, parts
+from pellucid.analysis.invented_questions import facts_read
+from pellucid.analysis.task_formats import TASKS, JudgedTask, TaskText, ids_text, linear_map, parts
 from pellucid.analysis.watched_steps import weights_hash
-from pellucid.config import Config
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, reading
 from pellucid.exhibits.panel import Box, DiagramPanel, Panel, TablePanel
 from pellucid.messages import say
 from pellucid.training.corpus import LANGUAGES
@@ -38,8 +38,8 @@ MADE = {
 def show(e: Experiment) -> Iterator[Panel | Claim]:
     language = e.text("language")
     before = weights_hash(e.model.module)
-    tasks = {key: task(e.model, language, e.on(True, False)) for key, task in TASKS.items()}
     wrong = {key: task(e.model, language, False) for key, task in TASKS.items()}
+    tasks = e.on({key: task(e.model, language) for key, task in TASKS.items()}, wrong)
     e.trace(tasks["classification"].texts[0].text)
     stacks = {say(NAMES[key]): [*boxes(e, key, one.texts[0])] for key, one in tasks.items()}
     yield DiagramPanel(say("exhibit.formats.diagram"), stacks)
@@ -48,14 +48,22 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.formats.table", of=tasks["choice"].of), columns, rows)
     columns = [say("exhibit.formats.task"), say("exhibit.formats.number"), say("exhibit.formats.fed"), say("exhibit.formats.ids")]
     yield TablePanel(say("exhibit.formats.example"), columns, [*examples(e, tasks)])
-    rights = {key: one.right for key, one in tasks.items()}
-    yield e.claim("four", all(one.right > one.chance for one in tasks.values()), of=tasks["choice"].of, **rights)
-    first = {key: one.right for key, one in wrong.items()}
-    yield e.claim("wrong", all(one.right < tasks[key].right for key, one in wrong.items()), **first)
+    yield from judged(e, tasks, wrong)
     one, other = tasks["similarity"].numbers
     yield e.claim("orders", one != other, one=one, other=other)
     after = weights_hash(e.model.module)
     yield e.claim("weights", before == after, before=before, after=after)
+
+
+def judged(e: Experiment, tasks: dict[str, JudgedTask], wrong: dict[str, JudgedTask]) -> Iterator[Claim]:
+    """Yield what the model makes of the tasks, if it reads facts off a text at all. wrong: read at the first row."""
+    rights, able = {key: one.right for key, one in tasks.items()}, facts_read(e.model, e.text("language"))
+    if not able.able:
+        yield e.claim("unable", True, facts=able.right, asked=able.of, model=e.model.name, of=tasks["choice"].of, **rights)
+        return
+    yield e.claim("four", all(one.right > one.chance for one in tasks.values()), of=tasks["choice"].of, **rights)
+    first = {key: one.right for key, one in wrong.items()}
+    yield e.claim("wrong", all(one.right < tasks[key].right for key, one in wrong.items()), **first)
 
 
 def boxes(e: Experiment, key: str, text: TaskText) -> Iterator[Box]:
@@ -76,9 +84,4 @@ def examples(e: Experiment, tasks: dict[str, JudgedTask]) -> Iterator[Sequence[s
             yield say(NAMES[key]), number, text.marked, ids_text(e.model, text)
 
 
-def fits(cfg: Config) -> bool:
-    """True for a generator with room for two texts."""
-    return causal(cfg) and (cfg.positions or MOST) >= MOST
-
-
-EXHIBIT = Exhibit("formats", show, "pellucid/reader", controls=(Control("language", LANGUAGES[0], LANGUAGES),), fits=fits)
+EXHIBIT = Exhibit("formats", show, "pellucid/reader", controls=(Control("language", LANGUAGES[0], LANGUAGES),), fits=reading)

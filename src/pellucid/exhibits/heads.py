@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from pellucid.analysis.mask_leak import causal_attention, token_names
 from pellucid.analysis.split_heads import (
     as_table,
+    equally_long,
     head_gap,
+    head_of_batch,
     join,
     join_by_reshape,
     joined_by_reshape,
+    lone_gap,
     moved_rows,
     named_cells,
     number_at,
@@ -20,7 +23,7 @@ from pellucid.analysis.split_heads import (
     stages,
 )
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
-from pellucid.exhibits.panel import MatrixPanel, Panel, TablePanel
+from pellucid.exhibits.panel import CubePanel, MatrixPanel, Panel, TablePanel
 from pellucid.messages import say
 
 PROMPT = "The capital of France is"
@@ -49,8 +52,14 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.heads.steps"), columns, [*zip(after, map(shape, steps), places, strict=True)])
     kept, lost = e.on(places[-2:], (places[0], places[0]))
     yield e.claim("cell", kept == places[0] and lost != places[0], cell=places[0], joined=kept, wrong=lost)
-    for step, axes, x in zip(after, AXES, stages(named_cells(*SMALL), SMALL_HEADS), strict=True):
-        names, values = as_table(x, axes)
+    prompts, head = equally_long(e.model, BATCH), int(e.number("head"))
+    whole, cube = head_of_batch(e.model, prompts, head)
+    axes = say("exhibit.heads.batch"), say("exhibit.heads.token"), say("exhibit.heads.width")
+    yield CubePanel(say("exhibit.heads.cube", head=head, shape=shape(whole)), axes, cube.tolist(), "layers.0.attn.z")
+    own, other = lone_gap(e.model, prompts, head, cube), lone_gap(e.model, prompts, head, cube, e.on(1, 0))
+    yield e.claim("batch", e.same(own) and e.differ(other), batch=len(prompts), own=own, other=other)
+    for step, named, x in zip(after, AXES, stages(named_cells(*SMALL), SMALL_HEADS), strict=True):
+        names, values = as_table(x, named)
         yield MatrixPanel(f"{step}  {shape(x[0])}", names, [*map(str, range(len(values[0])))], values)
     yield e.claim("joined", moved_rows(join, HEADS, ROWS, WIDTH) == 0, apart=shape(heads), joined=shape(join(heads)))
     moved = e.on(moved_rows(join_by_reshape, HEADS, ROWS, WIDTH), moved_rows(join, HEADS, ROWS, WIDTH))
@@ -71,4 +80,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("maps", e.differ(gap), shape=shape(pattern.value[0]), gap=gap)
 
 
-EXHIBIT = Exhibit("heads", show, controls=(Control("prompt", PROMPT),), fits=causal_attention)
+EXHIBIT = Exhibit("heads", show, controls=(Control("prompt", PROMPT), Control("head", 0, (0, 1, 2, 3))), fits=causal_attention)

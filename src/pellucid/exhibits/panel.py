@@ -68,6 +68,16 @@ class MatrixPanel:
 
 
 @dataclass(frozen=True)
+class CubePanel:
+    """A tensor of three axes, drawn as a cube whose slices of the first axis can be taken off. axes: their names.  path: the tensor's."""
+
+    title: str
+    axes: tuple[str, str, str]
+    values: Sequence[Sequence[Sequence[float]]]
+    path: str = ""
+
+
+@dataclass(frozen=True)
 class Point:
     """A named point of a plane. moved: where an arrow from it ends."""
 
@@ -139,4 +149,4 @@ class TextPanel:
     lines: Sequence[str] = field(default_factory=tuple)
 
 
-Panel = AnswerPanel | TablePanel | BarPanel | LinePanel | MatrixPanel | PlanePanel | DiagramPanel | NetworkPanel | TextPanel
+Panel = AnswerPanel | TablePanel | BarPanel | LinePanel | MatrixPanel | CubePanel | PlanePanel | DiagramPanel | NetworkPanel | TextPanel

@@ -1,17 +1,16 @@
-"""Where order enters: five kinds of positions, each run; rotary ones turn queries and keys, and a score keeps only the distance."""
+"""Where order enters: five kinds of positions, each run, with what each acts on and how often."""
 
 from collections.abc import Iterator
 
 from pellucid.analysis.mask_leak import token_names
 from pellucid.analysis.position_kinds import ALIBI, SINUSOIDS, bent, bias, entrances, lines, moved_on, position_rows
-from pellucid.analysis.rotary import length_gap, rope_of, rotary, rotations, shift_gap, wavelengths
-from pellucid.config import Rope
+from pellucid.analysis.rotary import rotary
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, TablePanel
 from pellucid.messages import say
 from pellucid.tracing import Trace
 
-PROMPT, SHIFT, LLAMA = "The capital of France is", 7, Rope(128)
+PROMPT, SHIFT = "The capital of France is", 7
 CHANNELS = 12  # of a position's row that are drawn
 
 
@@ -60,22 +59,6 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     numbers = {"once": max(once), "rotated": places["rotary"].rotated, "alibi": places["alibi"].biased, "buckets": places["buckets"].biased}
     yield e.claim("often", once == [1, 1] and inside, **numbers)
 
-    run = kinds["rotary"]
-    gaps = [shift_gap(run, shift, e.on(shift, 0)), shift_gap(run, shift, 0)]
-    columns = [say("exhibit.places.moved"), say("exhibit.places.gap")]
-    sides = [say("exhibit.places.both", shift=shift), say("exhibit.places.query", shift=shift)]
-    yield TablePanel(say("exhibit.places.table"), columns, [*zip(sides, gaps, strict=True)])
-    own = wavelengths(rope_of(run))
-    yield LinePanel(say("exhibit.places.waves"), say("exhibit.places.pair"), [*range(len(own))], {say("exhibit.places.tokens"): own})
-    both, one = gaps
-    yield e.claim("distance", e.same(both) and e.differ(one), shift=shift, both=both, one=one)
-    (queries, keys, others), blocks = rotations(run), len(e.model.config.layers)
-    yield e.claim("entered", queries == keys == blocks and others == 0, queries=queries, keys=keys, others=others, blocks=blocks)
-    gap = length_gap(run)
-    yield e.claim("lengths", e.same(gap), gap=gap)
-    waves = wavelengths(LLAMA)
-    yield e.claim("waves", waves[0] < waves[-1], first=waves[0], last=waves[-1], width=LLAMA.width)
-
     slopes, table = bias(kinds["alibi"]), bias(kinds["buckets"])
     for name, made in (("alibi", slopes), ("buckets", table)):
         series = {say("exhibit.places.head", head=h): values for h, values in lines(made.by_distance).items()}
@@ -86,7 +69,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     steps = slopes.by_distance[1]
     yield e.claim("bias", holds, spread=spread, straight=straight, curved=curved, steep=min(steps), flat=max(steps))
     for kind in added:
-        cells = position_rows(kinds[kind], CHANNELS)
+        run = kinds[kind]
+        cells = position_rows(run, CHANNELS)
         yield MatrixPanel(say("exhibit.places.rows", kind=names[kind]), token_names(run), [*map(str, range(CHANNELS))], cells, "positions")
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.depth_gradients import answer_of, depth_gradients, growth
+from pellucid.analysis.depth_gradients import answer_of, depth_gradients, growth, times_apart
 from pellucid.analysis.rows import likeness, stream
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
 from pellucid.messages import say
 
 PROMPT = "The capital of France is"
+UNLIKE = 1.25  # times that factors are apart which rounding does not explain
 
 
 def show(e: Experiment) -> Iterator[Panel | Claim]:
@@ -30,9 +31,13 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.residual.table"), columns, [(about, one.right) for about, one in right.items()])
     plain, one, none = right.values()
     yield e.claim("answers", none.right < plain.right, right=none.right, plain=plain.right, of=plain.of)
-    yield e.claim("first", one.right > none.right, right=one.right, of=plain.of)
+    if one.right > none.right:
+        yield e.claim("first", one.right <= plain.right, right=one.right, of=plain.of)
+    else:
+        yield e.claim("each", one.right < plain.right, right=one.right, plain=plain.right, of=plain.of)
     with_sums, _, without = (growth(slope) for slope in slopes.values())
-    yield e.claim("gradient", without > with_sums, plain=with_sums, bare=without)
+    times = times_apart(with_sums, without)
+    yield e.claim("gradient", times > UNLIKE, plain=with_sums, bare=without, times=times)
 
 
 EXHIBIT = Exhibit("residual", show, controls=(Control("prompt", PROMPT),))

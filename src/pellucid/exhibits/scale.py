@@ -28,7 +28,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("variance", largest_error(drawn, own) < ROUGH, width=width, variance=drawn[-1], least=own[0], one=drawn[0])
     yield e.claim("width", e.same(gap), used=used, width=width, row=plain.config.width)
     yield e.claim("sharper", bits[1] < bits[0], plain=bits[0], bare=bits[1])
-    yield e.claim("answers", right[1].right < right[0].right, right=right[1].right, plain=right[0].right, of=right[0].of)
+    yield e.claim("answers", right[1].right <= right[0].right, right=right[1].right, plain=right[0].right, of=right[0].of)
 
 
 EXHIBIT = Exhibit("scale", show, controls=(Control("prompt", PROMPT),), fits=causal_attention)

@@ -41,8 +41,11 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield BarPanel(say("exhibit.second.losses"), bars, say("exhibit.second.nats"))
     yield e.claim("falls", fell(losses), first=losses[0], last=losses[-1], steps=steps)
     yield e.claim("fed", got.second < got.mistaken, loss=got.second, mistaken=got.mistaken)
-    yield e.claim("harder", got.following < got.second, loss=got.second, following=got.following)
-    yield e.claim("agreed", got.share > MANY, agreed=got.agreed, of=got.of)
+    if got.able:
+        yield e.claim("harder", got.following < got.second, loss=got.second, following=got.following)
+        yield e.claim("agreed", got.share > MANY, agreed=got.agreed, of=got.of)
+    else:
+        yield e.claim("unable", True, model=e.model.name, following=got.following, even=got.even)
     (counted,), total, module = sizes_of([LARGE]), built(LARGE), of_catalogue(LARGE)
     yield e.claim("apart", counted.total == total, model=counted.name, module=module, total=total, own=two.parameters)
 

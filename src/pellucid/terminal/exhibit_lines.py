@@ -8,6 +8,7 @@ from rich.text import Text
 from pellucid.documents.exhibit import (
     AnswerPanelDocument,
     BarPanelDocument,
+    CubePanelDocument,
     DiagramPanelDocument,
     ExhibitDocument,
     LinePanelDocument,
@@ -54,6 +55,8 @@ def drawn(p: PanelDocument, width: int, colour: bool) -> list[Text]:
         return list(series(p))
     if p["kind"] == "matrix":
         return list(matrix(p, colour))
+    if p["kind"] == "cube":
+        return cube(p)
     if p["kind"] == "plane":
         return points(p)
     if p["kind"] == "diagram":
@@ -106,6 +109,17 @@ def matrix(p: MatrixPanelDocument, colour: bool) -> Iterator[Text]:
     titles: list[Cell] = ["", *(Text(c, DIM) for c in p["columns"])]
     cells: list[list[Cell]] = [[name, *(cell(v, top, colour) for v in row)] for name, row in zip(p["rows"], p["values"], strict=True)]
     yield from table([titles, *cells], [Column(style=DIM, most=24), *[Column(">", 9)] * len(p["columns"])], gap=1, indent=2)
+
+
+def cube(p: CubePanelDocument) -> list[Text]:
+    """Draw the slices of a cube one behind another, each a line of marks for a row, and the numbers at each row's ends."""
+    top = max((abs(v) for one in p["values"] for row in one for v in row if v is not None), default=0.0) or 1.0
+    depth, out = len(p["values"]), [Text(f"  ↗ {p['axes'][0]}   ↓ {p['axes'][1]}   → {p['axes'][2]}", DIM)]
+    for i, one in enumerate(p["values"]):
+        indent = " " * (2 + 2 * (depth - 1 - i))
+        out.append(Text(f"{indent}{p['axes'][0]} {i}", NAME))
+        out += [Text(f"{indent}{''.join(shade(v or 0.0, top) for v in row)}  {number(row[0])} … {number(row[-1])}") for row in one]
+    return out
 
 
 def cell(v: float | None, top: float, colour: bool) -> Text:

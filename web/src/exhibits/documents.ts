@@ -42,6 +42,14 @@ export interface ControlDocument {
   options: (string | number)[]; // all that it may be; none: any
 }
 
+export interface CubePanelDocument {
+  kind: "cube";
+  title: string;
+  axes: string[]; // names of the three axes
+  values: (((number | null)[])[])[];
+  path: string | null; // of the tensor
+}
+
 export interface DiagramPanelDocument {
   kind: "diagram";
   title: string;
@@ -52,7 +60,7 @@ export interface ExhibitDocument {
   schema: 1;
   head: ExhibitHeadDocument;
   model: string;
-  panels: (AnswerPanelDocument | TablePanelDocument | BarPanelDocument | LinePanelDocument | MatrixPanelDocument | PlanePanelDocument | DiagramPanelDocument | NetworkPanelDocument | TextPanelDocument)[];
+  panels: (AnswerPanelDocument | TablePanelDocument | BarPanelDocument | LinePanelDocument | MatrixPanelDocument | CubePanelDocument | PlanePanelDocument | DiagramPanelDocument | NetworkPanelDocument | TextPanelDocument)[];
   claims: ClaimDocument[];
   runs: ExhibitRunDocument[];
   python: string[]; // lines that make the runs again
@@ -174,5 +182,5 @@ export interface TrainingDocument {
   step: number | null; // the recorded step that is shown; null: none is recorded
   parameters: string[]; // whose cells can be explained
   shapes: Record<string, number[]>;
-  panels: (AnswerPanelDocument | TablePanelDocument | BarPanelDocument | LinePanelDocument | MatrixPanelDocument | PlanePanelDocument | DiagramPanelDocument | NetworkPanelDocument | TextPanelDocument)[];
+  panels: (AnswerPanelDocument | TablePanelDocument | BarPanelDocument | LinePanelDocument | MatrixPanelDocument | CubePanelDocument | PlanePanelDocument | DiagramPanelDocument | NetworkPanelDocument | TextPanelDocument)[];
 }

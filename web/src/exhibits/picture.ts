@@ -57,3 +57,30 @@ export function nested(boxes: readonly BoxDocument[]): Nested[] {
   }
   return out;
 }
+
+export type Row = number[];
+
+// Panels of two columns as rows: one that is wide has a row to itself, and two that are not share one.
+export function lined(wide: readonly boolean[]): Row[] {
+  const out: Row[] = [];
+  let open: Row | undefined;
+  wide.forEach((own, i) => {
+    if (!own && open) { open.push(i); open = undefined; return; }
+    const row = [i];
+    out.push(row);
+    open = own ? undefined : row;
+  });
+  return out;
+}
+
+// Rows of these heights in order, as many on each screen as its room holds, one at least.
+export function screens(heights: readonly number[], room: number): Row[] {
+  const out: Row[] = [];
+  let left = 0;
+  heights.forEach((high, i) => {
+    if (high > left || out.length === 0) { out.push([]); left = room; }
+    out.at(-1)?.push(i);
+    left -= high;
+  });
+  return out;
+}

@@ -1,0 +1,68 @@
+"""Rotary positions as hands that turn: each pair of channels by its own speed, so that a product keeps only the distance."""
+
+from collections.abc import Iterator
+
+from pellucid.analysis.rotary import (
+    hands_alike,
+    length_gap,
+    nearest,
+    other_base,
+    rope_of,
+    rotary,
+    rotation,
+    rotations,
+    score_by_distance,
+    shift_gap,
+    wavelengths,
+)
+from pellucid.config import Rope
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
+from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, TablePanel
+from pellucid.messages import say
+
+PROMPT, SHIFT, LLAMA = "The capital of France is", 7, Rope(128)
+BASES = (10, 100, 1000, 10000, 100000, 1000000)
+PAIRS, POSITION = 3, 4  # of the matrix that is written out
+APART = range(0, 49, 2)  # distances of two positions that are drawn
+OTHERS = range(1, 65)
+
+
+def show(e: Experiment) -> Iterator[Panel | Claim]:
+    shift, base = int(e.number("shift")), int(e.number("base"))
+    run = e.trace(e.text("prompt"))
+    own = rope_of(run)
+    chosen = other_base(own, base)
+    names = [say("exhibit.turns.base", base=int(own.theta)), say("exhibit.turns.base", base=base)]
+    waves = {name: wavelengths(rope) for name, rope in zip(names, (own, chosen), strict=True)}
+    yield LinePanel(say("exhibit.turns.waves"), say("exhibit.turns.pair"), [*range(len(waves[names[0]]))], waves)
+    scores = {name: score_by_distance(run, rope, APART) for name, rope in zip(names, (own, chosen), strict=True)}
+    yield LinePanel(say("exhibit.turns.scores"), say("exhibit.turns.distance"), [*APART], scores)
+    channels = [*map(str, range(len(rotation(chosen, POSITION, PAIRS))))]
+    title = say("exhibit.turns.matrix", position=POSITION, base=base)
+    yield MatrixPanel(title, channels, channels, rotation(chosen, POSITION, PAIRS))
+    one, every = hands_alike(chosen, APART)
+    lines = {say("exhibit.turns.one"): one, say("exhibit.turns.every"): every}
+    yield LinePanel(say("exhibit.turns.alike", base=base), say("exhibit.turns.distance"), [*APART], lines)
+    gaps = [shift_gap(run, shift, e.on(shift, 0)), shift_gap(run, shift, 0)]
+    sides = [say("exhibit.turns.both", shift=shift), say("exhibit.turns.query", shift=shift)]
+    yield TablePanel(say("exhibit.turns.table"), [say("exhibit.turns.moved"), say("exhibit.turns.gap")], [*zip(sides, gaps, strict=True)])
+    other = e.variant({"layers.*.attn.rope.theta": base})
+    runs = {names[0]: run} if base == own.theta else {names[0]: run, names[1]: e.trace(e.text("prompt"), other)}
+    yield e.answers(say("exhibit.turns.answers"), runs)
+
+    both, alone = gaps
+    yield e.claim("distance", e.same(both) and e.differ(alone), shift=shift, both=both, one=alone)
+    (queries, keys, others), blocks, gap = rotations(run), len(e.model.config.layers), length_gap(run)
+    entered = queries == keys == blocks and others == 0 and e.same(gap)
+    yield e.claim("entered", entered, queries=queries, keys=keys, others=others, blocks=blocks, gap=gap)
+    turns = wavelengths(LLAMA)
+    yield e.claim("waves", turns[0] < turns[-1], first=turns[0], last=turns[-1], width=LLAMA.width)
+    one, every = hands_alike(chosen, OTHERS)
+    (back, near), (_, most) = nearest(one, OTHERS), nearest(every, OTHERS)
+    yield e.claim("collide", most < near <= 1, tokens=back, near=near, most=most, base=base)
+    plain, right = e.quality(), e.quality(other)
+    yield e.claim("base", right.right <= plain.right, right=right.right, plain=plain.right, of=plain.of, base=base, own=int(own.theta))
+
+
+CONTROLS = (Control("prompt", PROMPT), Control("base", BASES[1], BASES), Control("shift", SHIFT, (1, SHIFT, 30)))
+EXHIBIT = Exhibit("turns", show, model="pellucid/capitals-llama", controls=CONTROLS, fits=rotary)
