@@ -66,7 +66,6 @@ def test_claims_hold_in_float64(name: str) -> None:
 
 OTHERS = ["pellucid/capitals-llama", "pellucid/capitals-deepseek", "pellucid/reader"]
 SPLIT = {("analogy", "pellucid/reader"), ("distance", OTHERS[0]), ("distance", OTHERS[1])}  # a word of it is several tokens there
-EXACT = {"order": {"follows", "positions"}, "rows": {"ffn", "alone"}, "forcing": {"equal", "rows"}, "library": {"same"}}
 
 
 # In the quick form each exhibit runs on one other specimen, by turns, and on those that refuse its words.
@@ -77,7 +76,7 @@ ON_ONE = [(name, model) for i, (name, model) in enumerate(ON_OTHERS) if i % 3 ==
 @pytest.mark.parametrize(("name", "model"), ON_OTHERS if FULL else ON_ONE)
 @pytest.mark.quick(2)
 def test_it_runs_on_every_specimen_that_fits(name: str, model: str) -> None:
-    """It is refused by `fits`, or for its words; what holds in exact arithmetic holds there too."""
+    """It is refused by `fits`, or for its words; else every claim that is made about it holds."""
     shown, other = find(name), open_single(model)
     if not shown.fits(other.config) or (name, model) in SPLIT:
         with pytest.raises(UseError) as refused:
@@ -85,7 +84,7 @@ def test_it_runs_on_every_specimen_that_fits(name: str, model: str) -> None:
         assert refused.value.key == ("attribution.token" if (name, model) in SPLIT else "exhibit.model")
         return
     result = run_exhibit(shown, other, open_model=open_single)
-    assert EXACT.get(name, set()) <= {c.key for c in result.claims if c.holds}
+    assert [c.key for c in result.claims if not c.holds] == []
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

@@ -25,14 +25,14 @@ from pellucid.messages import phrases, speaking
 
 NAMES, OTHER, LLAMA = list(names()), "The capital of Japan is", "pellucid/capitals-llama"
 FULL = os.environ.get("PELLUCID_FULL") == "1"
-QUICK = [*NAMES[2::4], "architectures", "equation"]  # with these two it has every kind of panel
+QUICK = sorted({*NAMES[2::4], "architectures", "equation", "heads"}, key=NAMES.index)  # with these it has every kind of panel
 CASES = [(name, lang) for name in NAMES for lang in ("en", "zh")] if FULL else [*zip(QUICK, ["en", "zh"] * len(NAMES), strict=False)]
 open_model = Opened()
 # Of each panel its title and every text in it that is a value or a name.
 PANELS = """
   const texts = (node, selector) => [...node.querySelectorAll(selector)].map(e => e.textContent.trim());
   const parts = { answers: "h4, li bdi, li .number", table: "th, td", bars: ".name, .number",
-    lines: "tbody th, tbody td", matrix: "tbody td", plane: "tbody th, tbody td", diagram: "h4, li p > *",
+    lines: "tbody th, tbody td", cube: "tbody th, tbody td", matrix: "tbody td", plane: "tbody th, tbody td", diagram: "h4, li p > *",
     network: ".about, .name, tbody td", text: ".line" };
   const panels = (node) => [...node.querySelectorAll("[data-panel]")].map(e => [texts(e, "h3")[0], ...texts(e, parts[e.dataset.panel])]);
 """
@@ -121,6 +121,13 @@ def matrix(p: dict[str, Any], lang: str) -> list[str]:
     return [phrases(lang)["page.mask.hidden"] if v is None else text for v, text in zip(every, written(every), strict=True)]
 
 
+def cube(p: dict[str, Any], lang: str) -> list[str]:
+    every = written([0.5, *(v for one in p["values"] for row in one for v in row)])[1:]  # a fraction: no number is written as a count
+    wide = len(p["values"][0][0])
+    rows = zip(*[iter(every)] * wide, strict=True)
+    return [t for b, row in zip(range(len(p["values"][0])), rows, strict=False) for t in (f"{p['axes'][1]} {b}", *row)]
+
+
 def plane(p: dict[str, Any], lang: str) -> list[str]:
     every = [v for q in p["points"] for v in (q["x"], q["y"], *(q["moved"] or ()))]
     write = dict(zip(every, written(every), strict=True))
@@ -147,7 +154,7 @@ def network(p: dict[str, Any], lang: str) -> list[str]:
 
 
 DRAWN: dict[str, Callable[[dict[str, Any], str], list[str]]] = {
-    "answers": answers, "table": table, "bars": bars, "lines": lines, "matrix": matrix, "plane": plane, "diagram": diagram,
+    "answers": answers, "table": table, "bars": bars, "lines": lines, "matrix": matrix, "cube": cube, "plane": plane, "diagram": diagram,
     "network": network, "text": lambda p, lang: p["lines"],
 }  # fmt: skip
 
@@ -178,6 +185,7 @@ EVERY: list[dict[str, Any]] = [
      "path": "layers.0.attn.pattern", "scale": "share"},
     {"kind": "matrix", "title": "n", "rows": [str(i) for i in range(41)], "columns": [str(i) for i in range(40)],
      "values": [[i - j for j in range(40)] for i in range(41)], "path": None, "scale": "signed"},
+    {"kind": "cube", "title": "c", "axes": ["x", "y", "z"], "values": [[[1, -2.5]], [[0, 4]]], "path": "layers.0.attn.z"},
     {"kind": "plane", "title": "p", "across": "x", "up": "y",
      "points": [{"name": "u", "x": -1.5, "y": 2.0, "moved": [0.5, 0.25]}, {"name": "v", "x": 3.0, "y": 1.0, "moved": None}]},
     {"kind": "diagram", "title": "d", "stacks": [{"about": "s", "boxes": [
@@ -215,6 +223,40 @@ def test_panels_of_every_kind(tab: Tab, lang: str) -> None:
     fills = tab.page.locator("[data-bar] .fill")
     widths = fills.evaluate_all("all => all.map(e => [parseFloat(e.style.left), parseFloat(e.style.width)])")
     assert widths == [pytest.approx([100 / 9, 800 / 9]), pytest.approx([0, 100 / 9])]
+
+
+BELOW = "Math.round(document.querySelector('article').getBoundingClientRect().bottom + scrollY)"
+
+
+@pytest.mark.parametrize("name", ["heads", "learning", "latent"])
+def test_it_is_one_screen(tab: Tab, name: str) -> None:
+    """On a projector nothing lies below the window: its pictures come a screen at a time, all of them in turn."""
+    tab.page.set_viewport_size({"width": 1440, "height": 900})
+    show(tab, name, "en")
+    screens, panels = tab.page.locator("[data-screen]"), tab.page.locator("[data-panel]")
+    seen = set()
+    expect(screens).not_to_have_count(0)
+    for i in range(screens.count()):
+        screens.nth(i).click()
+        assert tab.page.evaluate(BELOW) <= 900
+        seen |= {n for n in range(panels.count()) if panels.nth(n).is_visible()}
+    assert seen == set(range(panels.count()))
+    tab.page.set_viewport_size({"width": 390, "height": 844})
+    expect(screens).to_have_count(0)  # a hand scrolls
+    assert all(panels.nth(n).is_visible() for n in range(panels.count()))
+
+
+def test_a_slice_is_taken_off_a_cube(tab: Tab) -> None:
+    show(tab, "heads", "en")
+    cube = next(p for p in document("heads", "en")["panels"] if p["kind"] == "cube")
+    own = tab.page.locator("[data-panel=cube]")
+    before = own.locator("path").count()
+    own.locator("[data-slice]").evaluate("e => { e.value = 2; e.dispatchEvent(new Event('input', { bubbles: true })) }")
+    deep, high, wide = len(cube["values"]), len(cube["values"][0]), len(cube["values"][0][0])
+    expect(own.locator("path")).to_have_count(before - 2 * (high + wide))
+    assert before == high * wide + deep * (high + wide)
+    first = own.locator("tbody td").first.inner_text(timeout=1000) if own.locator("details[open]").count() else own.locator("tbody td").first.text_content()
+    assert first == number(cube["values"][2][0][0])
 
 
 def test_another_number_would_be_seen(tab: Tab) -> None:

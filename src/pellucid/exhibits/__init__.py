@@ -15,7 +15,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "recurrent", "library"),
     "cache": ("kinds", "latent", "conversation"),
     "experts": ("routing", "balance"),
-    "output": ("softmax", "steps", "formats", "forcing", "second"),
+    "output": ("softmax", "steps", "acting", "formats", "forcing", "second"),
     "learning": ("learning", "adapter", "ladder", "depth"),
     "tables": ("sizes", "memory", "timeline", "reasoning", "code", "glossary", "errata"),
 }

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { parsed, changeText, read as readEdits, written as writtenEdits } from "../run/edits";
 import { read as readPlace } from "../link";
 import { address, read, written } from "./address";
-import { axis, letters, nested, shortened, spread, writer } from "./picture";
+import { axis, letters, lined, nested, screens, shortened, spread, writer } from "./picture";
 
 const box = (name: string, depth: number) => ({ name, note: "", depth: depth, marked: false });
 
@@ -26,6 +26,11 @@ describe("pictures of exhibits", () => {
   });
   it("shorten names by the room that they take", () => {
     expect([letters("a残差"), shortened("a残差连接", 9), shortened("a残差连接", 7), shortened("with norms", 6)]).toEqual([5, "a残差连接", "a残差…", "with …"]);
+  });
+  it("stand two in a row, and as many rows on a screen as fit", () => {
+    expect(lined([false, false, true, false, true, false])).toEqual([[0, 1], [2], [3], [4], [5]]);
+    expect(screens([300, 300, 300, 900, 100], 650)).toEqual([[0, 1], [2], [3], [4]]);
+    expect(screens([], 650)).toEqual([]);
   });
   it("lay boxes in one another", () => {
     const tree = nested([box("block", 0), box("attn", 1), box("q", 2), box("ffn", 1), box("head", 0)]);
