@@ -126,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", nargs="+", default=["gpt2-small", "qwen2.5-0.5b"])
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16", "int8", "int4"])
-    parser.add_argument("--draft", help="the shape of a draft, such as smollm2-135m")
+    parser.add_argument("--draft", help="the shape of a draft, such as gpt2-small")
     parser.add_argument("--new", type=int, default=128)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)

@@ -367,3 +367,29 @@ def test_settings_at_their_ends() -> None:
     mine[4] = 5.0
     assert how.bias == {3: 1.0} and how == Sampling(bias={3: 1.0}) != Sampling() and hash(how) == hash(Sampling(bias={3: 1.0}))
     assert Sampling.of({"top_k": 3, "seed": -5}) == Sampling(top_k=3, seed=-5) and Sampling.of({}).greedy
+
+
+def allowed_faults() -> list[str]:
+    """Return the rows for which the short way to the largest allowed token is not the whole row's."""
+    draw, out = torch.Generator().manual_seed(3), list[str]()
+    for case in range(60):
+        x = torch.randint(-3, 3, (50,), generator=draw).float()  # with ties
+        if case % 5 == 4:
+            x[torch.randint(50, (20,), generator=draw)] = [-torch.inf, torch.inf, torch.nan][case % 3]
+        mask = torch.rand(50, generator=draw) < [0.5, 0.02, 0.0][case % 3]
+
+        def answer(best: int | None, x: Tensor = x, mask: Tensor = mask) -> int | str:
+            try:
+                return choose(x, Sampling(), (1,), (), 0, best, mask)
+            except UseError as error:
+                return error.key
+
+        if answer(sample.top(x)) != answer(None):
+            out.append(f"{case}: {answer(sample.top(x))} is not {answer(None)}")
+    return out
+
+
+def test_the_largest_allowed_is_that_of_the_whole_row() -> None:
+    assert allowed_faults() == []
+    with swapped(sample, "largest_allowed", lambda logits, best, allowed: best):
+        assert allowed_faults()

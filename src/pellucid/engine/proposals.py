@@ -31,16 +31,17 @@ FIRST = 4  # steps of the first pause
 class ProposalPace:
     """The number of proposals in each step: more while they are accepted, none for some steps while they are not.
 
-    patience: times in a row that none was accepted before a pause.  growth: how many times as long each further pause is.
-    longest: steps of the longest pause.
+    limit: failures, steps in which none was accepted, before a pause; an accepted token makes up for two.  growth: how many times as long
+    each pause is as the last, until a token is accepted.  longest: steps of the longest pause.
     """
 
     most: int = 2
-    patience: int = 1
+    limit: int = 2
     growth: int = 2
     longest: int = 32
+    spent: int = 0  # failures that no accepted token has made up for
+    pauses: int = 0  # in a row
     pause: int = 0  # steps to wait
-    failed: int = 0  # times in a row that none was accepted
 
     def next(self, most: int) -> int:
         """Return the number for the next step, at most `most`."""
@@ -55,19 +56,23 @@ class ProposalPace:
             self.most = min(MOST, 2 * self.most + 1)
         else:
             self.most = max(1, accepted)
-        self.failed = self.failed + 1 if accepted == 0 else 0
-        late = self.failed - self.patience - 1
-        self.pause = 0 if late < 0 else min(self.longest, FIRST * self.growth ** min(late, MOST))
+        if accepted:
+            self.spent, self.pauses, self.pause = max(0, self.spent - 2 * accepted), 0, 0
+            return
+        self.spent = min(self.limit, self.spent + 1)
+        if self.spent == self.limit:
+            self.pause = min(self.longest, FIRST * self.growth**self.pauses)
+            self.pauses = min(self.pauses + 1, MOST)
 
 
 def draft_pace() -> ProposalPace:
     """Return the pace of one text's proposals by a draft. Wrong ones cost more than those that are looked up: steps of the draft."""
-    return ProposalPace(most=1, growth=4, longest=128)
+    return ProposalPace(most=1, limit=4, longest=64)
 
 
 def trust() -> ProposalPace:
     """Return a draft's own pace over all texts: one that is wrong for each of them reads few of their prompts."""
-    return ProposalPace(patience=3, growth=4, longest=512)
+    return ProposalPace(limit=16, growth=4, longest=512)
 
 
 @dataclass

@@ -57,6 +57,7 @@ TOP_K, TOP_P, MIN_P = (
     OpKind(name, lambda m, name=name: f"{name}({m.x}, {plain(m.setting(name, name))})")  # type: ignore[misc]
     for name in ("top_k", "top_p", "min_p")
 )
+FEW = 20_000  # allowed ids that are looked at one by one
 COLDEST = 1e-30  # a colder temperature would overflow float32, and would choose the largest all the same
 
 
@@ -299,8 +300,11 @@ def choose(
     A draw depends on these and the seed alone. Logits may be -∞; a draw from -∞ alone, or from NaN, is a UseError, which temperature 0
     does not check. best: the index of the largest logit, if known.  allowed: True for each token [V] that may come; None allows all.
     """
-    if best is not None and s.plain and allowed is None and not here.calls:
-        return best
+    if best is not None and s.plain and not here.calls:
+        if allowed is None:
+            return best
+        if (id := largest_allowed(logits, best, allowed)) is not None:
+            return id
     history = History(prompt, output)
     at = deque((run if here.calls else left)(logits, s, history, allowed), 1).pop()
     if s.greedy:
@@ -311,6 +315,21 @@ def choose(
     u = uniform(sibling(s.seed, index), len(output))
     place = int(draw(at.values, u)) if here.calls else among(at.values, u, None if s.temperature == OFF["temperature"] else 0.0)
     return place if at.ids is None else int(at.ids[place])
+
+
+def largest_allowed(logits: Tensor, best: int, allowed: Tensor) -> int | None:
+    """Return the index of the largest of logits [V] that is `allowed` [V]; None if that is not finite, or too many are to look at each.
+
+    best: the index of the largest of all. The full row with -∞, which this replaces, takes 0.3 ms at 152,000 ids.
+    """
+    if allowed[best]:
+        return best if isfinite(float(logits[best])) else None
+    ids = np.flatnonzero(allowed.numpy()) if not allowed.is_cuda else np.empty(0)
+    if not 0 < len(ids) <= FEW:
+        return None
+    kept = logits[torch.from_numpy(ids)]
+    place = int(kept.argmax())  # a NaN is the largest
+    return int(ids[place]) if isfinite(float(kept[place])) else None
 
 
 def among(x: Tensor, u: float, top: float | None = None) -> int:
