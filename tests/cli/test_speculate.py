@@ -86,14 +86,14 @@ def test_the_server_counts_them() -> None:
 def test_vocabularies_are_compared_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Of a pair that may not go together, every call says so."""
     target, draft, other = load(MODEL), load(DRAFT), load(folder)
-    asked = list[int]()
+    spellings = list[int]()
     spelled = Tokenizer.spelled
-    monkeypatch.setattr(Tokenizer, "spelled", lambda self, id: asked.append(id) or spelled(self, id))
+    monkeypatch.setattr(Tokenizer, "spelled", lambda self, id: spellings.append(id) or spelled(self, id))
     draft_for(target, draft)
-    assert len(asked) >= 2 * min(target.config.vocab, draft.config.vocab)
-    asked.clear()
+    assert len(spellings) >= 2 * min(target.config.vocab, draft.config.vocab)
+    spellings.clear()
     draft_for(target, draft)
-    assert not asked
+    assert not spellings
     for _ in range(2):
         with pytest.raises(UseError):
             draft_for(target, other)

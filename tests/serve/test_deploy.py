@@ -87,7 +87,7 @@ def nginx(folder: Path, ports: list[int]) -> Iterator[str]:
         process.wait()
 
 
-def asked(address: str, prompt: str) -> int:
+def cached_tokens(address: str, prompt: str) -> int:
     """Complete a prompt. Returns how many of its tokens the server had read before."""
     body = json.dumps({"prompt": prompt, "max_tokens": 1, "temperature": 0}).encode()
     request = urllib.request.Request(f"{address}/v1/completions", body, {"Content-Type": "application/json"})
@@ -103,10 +103,10 @@ def test_nginx_spreads_requests_by_their_beginning(tmp_path: Path) -> None:
     with on_a_socket(model, tokens=65_536, names=frozenset({"pellucid"})) as (first, ours), ExitStack() as opened:
         second, theirs = opened.enter_context(on_a_socket(model, tokens=65_536, names=frozenset({"pellucid"})))
         with nginx(tmp_path, [int(a.rpartition(":")[2]) for a in (first, second)]) as address:
-            assert [asked(address, text) for text in beginnings] == [0] * len(beginnings)
-            assert all(asked(address, f"{text}{i}") > 900 for i, text in enumerate(beginnings))
+            assert [cached_tokens(address, text) for text in beginnings] == [0] * len(beginnings)
+            assert all(cached_tokens(address, f"{text}{i}") > 900 for i, text in enumerate(beginnings))
             threads = [s.thread for models in (ours, theirs) for s in models.values()]
             assert all(thread is not None and thread.engine.count > 1 for thread in threads)
             opened.close()
             for text in beginnings[:6]:
-                asked(address, text)
+                cached_tokens(address, text)

@@ -61,8 +61,25 @@ def add(app: typer.Typer) -> None:
             raise UseError("command.missing", name="MODEL...")
 
         if models and models[0].endswith(".toml"):
-            others = (context, dtype, cache, source, why, fields, attn, experts, lora, ranks, svg, table, batch > 1, recompute, shards > 1)
-            others += (draft, accepted)
+            others = (
+                context,
+                dtype,
+                cache,
+                source,
+                why,
+                fields,
+                attn,
+                experts,
+                lora,
+                ranks,
+                svg,
+                table,
+                batch > 1,
+                recompute,
+                shards > 1,
+                draft,
+                accepted,
+            )
             if any(other for other in others) or len(models) > 1 or csv or markdown:
                 raise UseError("count.recipe.alone", path=models[0])
             of_recipe(screen, Path(models[0]), device, price)

@@ -34,7 +34,7 @@ class Drafted:
                 raise UseError("speculate.draft", model=bill.model)
 
     @property
-    def held(self) -> Number:
+    def memory(self) -> Number:
         """The bytes of both models' weights, and of the cache of every request in both."""
         sizes = []
         for name, bill in (("model", self.model), ("draft", self.draft)):

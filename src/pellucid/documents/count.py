@@ -12,13 +12,13 @@ from pellucid.counting.speculation import SHARES, Drafted
 from pellucid.counting.textbook import closed_forms
 from pellucid.counting.training_memory import Way, training
 from pellucid.counting.variants import kinds, other_kinds
-from pellucid.engine.proposals import MOST as GUESSES
+from pellucid.engine.proposals import MOST
 from pellucid.errors import UseError
 from pellucid.messages import say
 
 SCHEMA = 1
 PHASES = ("prefill", "decode")
-MOST = 2**20  # of a LoRA's rank, of shards
+LARGEST = 2**20  # of a LoRA's rank, of shards
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def scenario(
     if draft is not None and ranks is not None:
         raise UseError("count.draft.ranks")
     for name, n in (("--lora", lora), ("--shards", shards)):
-        if n is not None and not 1 <= n <= MOST:
-            raise UseError("count.number", name=name, found=n, most=MOST)
+        if n is not None and not 1 <= n <= LARGEST:
+            raise UseError("count.number", name=name, found=n, most=LARGEST)
     if price is not None and not (device and 0 <= price < 1e9):
         raise UseError("count.price.device", found=price)
     way = Way(lora, recompute, shards) if train or lora or recompute or shards > 1 else None
@@ -112,7 +112,7 @@ def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
     if scenario.split is not None:
         out["ranks"] = over(bill, scenario.split, scenario.hour)
     if scenario.draft is not None:
-        out["draft"] = drafted(Drafted(bill, scenario.draft, GUESSES), scenario.accepted)
+        out["draft"] = drafted(Drafted(bill, scenario.draft, MOST), scenario.accepted)
     return out
 
 
@@ -129,9 +129,9 @@ def drafted(both: Drafted, accepted: float | None) -> dict[str, Any]:
         rows.append(row)
     out: dict[str, Any] = {
         "model": bill.model, "parameters": int(bill["parameters.total"]), "vocab": bill.config.vocab, "weights": weights,
-        "cache": bytes_held(bill, bill.setting.context, bill.setting.batch) - weights, "held": int(both.held), "rows": rows,
+        "cache": bytes_held(bill, bill.setting.context, bill.setting.batch) - weights, "held": int(both.memory), "rows": rows,
     }  # fmt: skip
-    return out if device is None else out | {"fits": int(both.held) <= device.memory}
+    return out if device is None else out | {"fits": int(both.memory) <= device.memory}
 
 
 def trained_in(bill: Bill, way: Way) -> list[str]:

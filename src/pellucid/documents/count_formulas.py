@@ -9,7 +9,8 @@ from pellucid.counting.fit import bytes_held, devices, price, seconds, tokens
 from pellucid.counting.number import Number, figure, total
 from pellucid.counting.ranks import Split, largest_batch, longest_context, most_held, pace, ranks
 from pellucid.counting.speculation import SHARES, Drafted
-from pellucid.documents.count import GUESSES, Scenario, device_of, document
+from pellucid.documents.count import Scenario, device_of, document
+from pellucid.engine.proposals import MOST
 
 PHASES = ("prefill", "decode")
 
@@ -28,13 +29,13 @@ def formulas(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, str]:  # 
     if scenario.split is not None:
         out |= {f"ranks.{name}": text for name, text in over(bill, scenario.split, device, scenario.hour).items()}
     if scenario.draft is not None:
-        out |= {f"draft.{name}": text for name, text in drafted(Drafted(bill, scenario.draft, GUESSES), scenario.accepted).items()}
+        out |= {f"draft.{name}": text for name, text in drafted(Drafted(bill, scenario.draft, MOST), scenario.accepted).items()}
     return out
 
 
 def drafted(both: Drafted, accepted: float | None) -> dict[str, str]:
     """Return the formulas of a model with its draft: of the memory, and of each accepted share."""
-    device, out = device_of(both.model), {"held": both.held.formula}
+    device, out = device_of(both.model), {"held": both.memory.formula}
     for i, share in enumerate(SHARES if accepted is None else [accepted]):
         best = both.best(share, device)
         out[f"rows.{i}.tokens_a_step"] = best.tokens.formula

@@ -11,8 +11,9 @@ from pellucid.counting.speculation import Drafted
 from pellucid.counting.textbook import closed_forms
 from pellucid.counting.variants import other_kinds
 from pellucid.documents.amount import Amount, scaled
-from pellucid.documents.count import GUESSES, Scenario, bounds, device_of, drafted, over
+from pellucid.documents.count import Scenario, bounds, device_of, drafted, over
 from pellucid.documents.number import count
+from pellucid.engine.proposals import MOST
 from pellucid.messages import say
 from pellucid.ops.blocks import BITS
 from pellucid.terminal import bounds as drawing
@@ -37,7 +38,7 @@ def drawn(bill: Bill, width: int, view: Scenario = Scenario()) -> list[Text]:  #
     if view.split is not None:
         blocks.append(over_ranks(bill, view, view.split, on_ranks, width))
     if view.draft is not None:
-        blocks.append(draft_lines(drafted(Drafted(bill, view.draft, GUESSES), view.accepted), width))
+        blocks.append(draft_lines(drafted(Drafted(bill, view.draft, MOST), view.accepted), width))
     out = [*head(bill, width), *verdict(bill, view, on_one or on_ranks, width)]
     for block in blocks:
         out += [Text(), *block] if block else []

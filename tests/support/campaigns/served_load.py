@@ -49,7 +49,7 @@ SLOW = {"prompt": "a", "max_tokens": 1200, "stream": True, "logprobs": 20, "temp
 POOL = 40  # threads, anyio's own limit
 TENTHS = 10
 TRACES = 8  # that the server keeps between two measurements, before which they are deleted
-GROWTH = 16.0  # MiB that a full run may take between its middle and its end
+GROWTH = {"in_use_mib": 16.0, "python_objects": 100_000}  # that a full run may take between its middle and its end
 PATIENCE, ENDS = 600.0, 30.0  # seconds: of an answer, and for all to end
 
 
@@ -223,9 +223,9 @@ class Load:
         writer.close()
         self.counts["cut"] += 1
 
-    async def run(self, requests: int) -> list[tuple[float, float]]:
-        """Send all requests, AT_ONCE at a time. Returns the memory after each tenth, when none runs, see `memory_mib`."""
-        memory, sent = list[tuple[float, float]](), 0
+    async def run(self, requests: int) -> list[dict[str, float]]:
+        """Send all requests, AT_ONCE at a time. Returns the memory after each tenth, when none runs."""
+        measured, sent = list[dict[str, float]](), 0
 
         async def clients(left: Iterator[int]) -> None:
             for _ in left:
@@ -241,8 +241,8 @@ class Load:
             while not self.idle() and time.monotonic() < ends:
                 await asyncio.sleep(0.05)
             await asyncio.to_thread(delete_traces, self.port)
-            memory.append(memory_mib())
-        return memory
+            measured.append(memory())
+        return measured
 
 
 def delete_traces(port: int) -> None:
@@ -263,16 +263,16 @@ class Heap(ctypes.Structure):
     hblkhd: int
 
 
-def memory_mib() -> tuple[float, float]:
-    """Return the resident memory of this process in MiB, and what of the heap is in use; the rest is kept by glibc for later."""
+def memory() -> dict[str, float]:
+    """Return the resident memory of this process, what of the heap is in use (the rest is kept by glibc for later), and Python's objects."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if ask is None:
-        return round(pages * 4096 / 2**20, 1), 0.0
-    ask.restype = Heap
-    heap = ask()
-    return round(pages * 4096 / 2**20, 1), round((heap.uordblks + heap.hblkhd) / 2**20, 1)
+    out = {"resident_mib": round(pages * 4096 / 2**20, 1), "python_objects": float(sys.getallocatedblocks())}
+    if (ask := getattr(ctypes.CDLL(None), "mallinfo2", None)) is not None:
+        ask.restype = Heap
+        heap = ask()
+        out["in_use_mib"] = round((heap.uordblks + heap.hblkhd) / 2**20, 1)
+    return out
 
 
 @contextmanager
@@ -327,16 +327,16 @@ def campaign(requests: int, seed: int, distinct: int = DISTINCT) -> dict[str, An
         asyncio.run(load.alone(distinct))
         before, began = counted(), time.monotonic()
         with bad_clients(port):
-            memory = asyncio.run(load.run(requests))
+            measured = asyncio.run(load.run(requests))
         seconds = time.monotonic() - began
         left = left_over(models)
         left |= {name: max(0, n - before[name]) for name, n in counted().items()}
         engines = [thread.engine for thread in threads]
-        names = ("resident", "in_use")
-        about = {"preempted": sum(e.queue.preempted for e in engines), "seconds": round(seconds, 1)}
-        about |= {f"{name}_mib": list(of) for name, of in zip(names, zip(*memory, strict=True), strict=True)}
-        if requests >= FULL and (grown := memory[-1][1] - memory[TENTHS // 2 - 1][1]) > GROWTH:
-            load.faults.append(f"{grown} MiB more in use at the end than in the middle")
+        about: dict[str, Any] = {"preempted": sum(e.queue.preempted for e in engines), "seconds": round(seconds, 1)}
+        about |= {name: [m[name] for m in measured] for name in measured[0]}
+        for name, most in GROWTH.items() if requests >= FULL else ():
+            if name in about and (grown := about[name][-1] - about[name][TENTHS // 2 - 1]) > most:
+                load.faults.append(f"{name}: {grown} more at the end than in the middle")
         return {**load.counts, **about, "left": left, "faults": load.faults}
 
 

@@ -4,7 +4,7 @@
 
 The prompts go round all families of decoders and repeat themselves; among the requests of each three, one has two texts and one stops at
 some tokens. Texts propose for themselves, and a draft proposes, the model itself with noise on its weights. In float64 ids and ends must be
-equal, and log-probabilities to 1e-9. A full run goes to benchmarks/results/speculation.json; it takes about ten minutes on two cores.
+equal, and log-probabilities to 1e-9. A full run goes to benchmarks/results/speculation.json; it takes about twenty minutes of one core.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def near(family: str, dtype: torch.dtype = torch.float64) -> Any:
 
 
 def campaign(prompts: int, seed: int, families: list[str] | None = None) -> dict[str, Any]:
-    """Compare at least so many prompts. Returns counts by family, and what differs."""
+    """Compare at least `prompts` prompts. Returns counts by family, and what differs."""
     faults, counts = list[str](), Counter[str]()
     by_family: dict[str, Counter[str]] = {name: Counter() for name in families or tiny.DECODERS}
     models = {name: (tiny.tiny(name), near(name)) for name in by_family}
