@@ -134,9 +134,23 @@ def test_mutants_raise_nothing_foreign() -> None:
     assert 1000 < refused < 4000
 
 
+def test_an_infinity_may_stand_in_a_config_alone(tmp_path: Path) -> None:
+    """Python writes it bare. It is read as transformers 5 spells it; a NaN, or a number beyond float64, never is."""
+    (tmp_path / "config.json").write_bytes(b'{"time_step_limit": [0.0, Infinity], "least": -Infinity, "text": "Infinity"}')
+    read = json_file.read_config(tmp_path / "config.json")
+    assert read == {"time_step_limit": [0.0, {"__float__": "Infinity"}], "least": {"__float__": "-Infinity"}, "text": "Infinity"}
+    with pytest.raises(ConfigError, match="Infinity"):
+        json_file.read_object(tmp_path / "config.json")
+    for wrong in (b'{"a": NaN}', b'{"a": 1e999}', b'{"a": [Infinity, NaN]}', b'{"a": Infinity5}', b'{"a": Infinity'):
+        (tmp_path / "config.json").write_bytes(wrong)
+        with pytest.raises(ConfigError) as refused:
+            json_file.read_config(tmp_path / "config.json")
+        assert "\n" not in str(refused.value)
+
+
 def test_scan_is_what_protects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: without the scan Python's parser accepts infinity and dies of depth."""
-    monkeypatch.setattr(json_file, "_scan", lambda text, file, error: None)
+    monkeypatch.setattr(json_file, "_scan", lambda text, file, error, infinite: None)
     assert parse(b"[1e999]", "f") == [float("inf")]
     with pytest.raises(RecursionError):
         parse(b"[" * (sys.getrecursionlimit() * 100), "f")
@@ -166,7 +180,7 @@ def test_the_largest_published_files_are_below_the_bound() -> None:
 def test_what_is_sound_is_never_scanned_token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tokenizer's numbers, escapes and depths pass the fast way; what is refused goes the slow way, for its place."""
     slow: list[str] = []
-    monkeypatch.setattr(json_file, "_find", lambda text, file, error: slow.append(file))
+    monkeypatch.setattr(json_file, "_find", lambda text, file, error, infinite: slow.append(file))
     parse(b'{"a": [[-8.5e-05, 0.041666666666666664, -12.345678901234567], {"b": [[{"c": []}], "]]]\\"1e999"]}]}', "sound")
     assert slow == []
     parse(b"[" * 65 + b"]" * 65, "deep")

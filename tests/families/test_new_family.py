@@ -18,45 +18,44 @@ from test_snippets import blocks
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "contributing" / "family.md").read_text(encoding="utf-8")
-STARCODER2 = next(block.text for block in blocks(PAGE) if block.title.startswith("src/"))  # the page's own file
+PERSIMMON = next(block.text for block in blocks(PAGE) if block.title.startswith("src/"))  # the page's own file
 
 
 @pytest.fixture
-def starcoder(tmp_path: Path) -> Iterator[Path]:
+def persimmon(tmp_path: Path) -> Iterator[Path]:
     """Return a folder of transformers' own, with the family's file in a folder that is searched for families."""
     (tmp_path / "families").mkdir()
-    (tmp_path / "families" / "starcoder2.py").write_text(STARCODER2, encoding="utf-8")
+    (tmp_path / "families" / "persimmon.py").write_text(PERSIMMON, encoding="utf-8")
     families.__path__.append(str(tmp_path / "families"))
     torch.manual_seed(0)
-    cfg = transformers.Starcoder2Config(
-        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        sliding_window=7, use_bias=True, bos_token_id=1, eos_token_id=2,
+    cfg = transformers.PersimmonConfig(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
-    model = transformers.Starcoder2ForCausalLM(cfg)
+    model = transformers.PersimmonForCausalLM(cfg)
     with torch.no_grad():
         for p in model.parameters():
             p += 0.3 * torch.randn_like(p)
     model.save_pretrained(tmp_path / "model")
     yield tmp_path / "model"
     families.__path__.pop()
-    sys.modules.pop("pellucid.families.starcoder2", None)
+    sys.modules.pop("pellucid.families.persimmon", None)
 
 
-def test_one_file_brings_everything(starcoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(STARCODER2.splitlines()) < 100
-    report = verify(starcoder)
+def test_one_file_brings_everything(persimmon: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(PERSIMMON.splitlines()) < 100
+    report = verify(persimmon)
     assert report.agrees and report.logits < 1e-12
-    assert main(["explain", str(starcoder), "5 6 7", "--ids", "--all", "--json"]) == 0
+    assert main(["explain", str(persimmon), "5 6 7", "--ids", "--all", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    model = pellucid.load(starcoder)
+    model = pellucid.load(persimmon)
     assert {w for t in document["tensors"] for w in t["weights"]} == {n for n, _ in model.module.named_parameters()}
     trace = pellucid.trace(model, [5, 6, 7])
     assert trace["layers.1.attn.pattern"].shape == (1, 4, 3, 3)
-    assert int(count(starcoder)["parameters.total"]) == model.num_parameters()
-    assert int(count(starcoder)["cache.bytes_per_token"]) == 2 * 2 * 2 * 8 * 2
+    assert int(count(persimmon)["parameters.total"]) == model.num_parameters()
+    assert int(count(persimmon)["cache.bytes_per_token"]) == 2 * 2 * 4 * 8 * 2
     model.save(tmp_path / "saved")
-    assert verify(tmp_path / "saved", starcoder).agrees
-    assert model.generate([[5, 6, 7]], 4, eos=None)[0] == [int(i) for i in greedy(starcoder, [5, 6, 7], 4)]
+    assert verify(tmp_path / "saved", persimmon).agrees
+    assert model.generate([[5, 6, 7]], 4, eos=None)[0] == [int(i) for i in greedy(persimmon, [5, 6, 7], 4)]
 
 
 def greedy(folder: Path, ids: list[int], new: int) -> torch.Tensor:

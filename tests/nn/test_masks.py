@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from pellucid.batch.kv_cache import Paged, Segment
-from pellucid.batch.mask import Band, Mask, alibi, bidirectional, causal, chunk, document, prefix, relative, window
-from pellucid.config import Buckets
+from pellucid.batch.mask import Band, Mask, alibi, around, bidirectional, causal, chunk, document, prefix, relative, window
+from pellucid.config import Attention, Buckets, Layer, Mlp
+from pellucid.counting.bill import pairs
 from pellucid.errors import UseError
 from test_cross import EDGES
 from tiny import far, law, swapped
@@ -186,3 +187,17 @@ def test_a_mask_that_changes_scores_is_not_joined() -> None:
         assert (changed & causal).allowed == Band(causal=True) and (changed & causal).cap == changed.cap
         with pytest.raises(UseError, match="replace"):
             causal & changed
+
+
+def test_a_window_around_a_token() -> None:
+    """It reaches as far ahead as back, joins no window of another kind in one band, and its pairs are counted in closed form."""
+    at = torch.arange(9)
+    away = (at[:, None] - at).abs()
+    assert torch.equal(around(3).allowed(at[:, None], at), away < 3)
+    assert (bidirectional & around(5) & around(3)).allowed == Band(window=3, around=True)
+    both = (around(5) & window(3)).allowed
+    assert not isinstance(both, Band) and torch.equal(both(at[:, None], at), (away < 5) & (at[:, None] - at < 3))
+    assert Band(window=3, around=True).conditions() == "|t − s| < 3"
+    layer = Layer(Attention(2, 2, 8, causal=False, window=3), Mlp(16))
+    for rows in (1, 2, 4, 9):
+        assert pairs(layer, rows, 0, bidirectional=True) == int((away[:rows, :rows] < 3).sum())

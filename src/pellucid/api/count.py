@@ -15,7 +15,7 @@ from pellucid.checkpoint.disk import inside
 from pellucid.checkpoint.folder import Folder, refuse_file
 from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, gguf_of
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
-from pellucid.checkpoint.json_file import read_object
+from pellucid.checkpoint.json_file import read_config
 from pellucid.config import Config
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bill import BYTES
@@ -196,4 +196,4 @@ def config_of(name: str | Path, ignore: Iterable[str] = ()) -> tuple[dict[str, A
             path = fetch_config(text)
         else:
             raise UseError("count.unknown", name=text, near=", ".join(catalog.nearest(catalog.models(), text)) or "-")
-    return read_object(path, error=ConfigError), str(path)
+    return read_config(path), str(path)

@@ -55,13 +55,8 @@ class Band:
     def __and__(self, other: "Band") -> "Band":
         windows = [w for w in (self.window, other.window) if w is not None]
         until = min((band.until for band in (self, other) if band.causal), default=0)
-        return Band(
-            self.causal or other.causal,
-            min(windows, default=None),
-            other.chunk if self.chunk is None else self.chunk,
-            until,
-            self.around or other.around,
-        )
+        chunk = other.chunk if self.chunk is None else self.chunk
+        return Band(self.causal or other.causal, min(windows, default=None), chunk, until, self.around or other.around)
 
 
 def conditions_of(allowed: Allowed) -> str | None:
@@ -70,9 +65,10 @@ def conditions_of(allowed: Allowed) -> str | None:
 
 
 def both(a: Allowed, b: Allowed) -> Allowed:
-    """Return the rule that allows the keys which both a and b allow: one Band if both are and their chunks agree."""
+    """Return the rule that allows the keys which both a and b allow: one Band if both are, and their chunks and windows agree."""
     if isinstance(a, Band) and isinstance(b, Band) and (a.chunk is None or b.chunk in (None, a.chunk)):
-        return a & b
+        if a.around == b.around or None in (a.window, b.window):
+            return a & b
     return lambda q, k: a(q, k) & b(q, k)
 
 

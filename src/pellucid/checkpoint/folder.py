@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pellucid.checkpoint.dequantise import dequantised
 from pellucid.checkpoint.disk import Stamp, inside, read_marked, reason, regular, replacing, stamp
-from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_object
+from pellucid.checkpoint.json_file import TABLE_BYTES, name_of, read_config, read_object
 from pellucid.checkpoint.packing import Packing, Stored, check_quant
 from pellucid.checkpoint.quantised_tensor import Quantised
 from pellucid.checkpoint.safetensors_file import Entry, read_header, write
@@ -66,7 +66,7 @@ class Folder:
     @cached_property
     def config(self) -> dict[str, Any]:
         """config.json."""
-        return read_object(inside(self.path, "config.json", ConfigError))
+        return read_config(inside(self.path, "config.json", ConfigError))
 
     @property
     def file(self) -> str:

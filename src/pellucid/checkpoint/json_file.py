@@ -34,6 +34,13 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _NAMES = {dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the object in a config.json, in which a bare `Infinity`, as Python writes it, stands as transformers 5 spells it."""
+    raw = read_whole(path, CONFIG_BYTES, ConfigError)
+    refuse_stand_in(raw, path, ConfigError)
+    return parse_object(raw, str(path), ConfigError, infinite=True)
+
+
 def read_object(path: Path, limit: int = CONFIG_BYTES, error: ErrorType = ConfigError) -> dict[str, Any]:
     """Return the object in a JSON file of at most `limit` bytes."""
     raw = read_whole(path, limit, error)
@@ -41,18 +48,18 @@ def read_object(path: Path, limit: int = CONFIG_BYTES, error: ErrorType = Config
     return parse_object(raw, str(path), error)
 
 
-def parse_object(raw: bytes, file: str, error: ErrorType = ConfigError) -> dict[str, Any]:
-    """Return the JSON object in these bytes; `file` is their name in errors."""
-    value = parse(raw, file, error)
+def parse_object(raw: bytes, file: str, error: ErrorType = ConfigError, infinite: bool = False) -> dict[str, Any]:
+    """Return the JSON object in these bytes; `file` is their name in errors.  infinite: a bare `Infinity` becomes {"__float__": "Infinity"}."""
+    value = parse(raw, file, error, infinite)
     if not isinstance(value, dict):
         raise error("json.object", file=file, found=name_of(value))
     return value
 
 
-def parse(raw: bytes, file: str, error: ErrorType = ConfigError) -> Any:
+def parse(raw: bytes, file: str, error: ErrorType = ConfigError, infinite: bool = False) -> Any:
     """Return the JSON value in these bytes: UTF-8, no byte-order mark, no duplicate key, finite numbers, at most 64 levels."""
     text = _text(raw, file, error)
-    _scan(text, file, error)
+    _scan(text, file, error, infinite)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
@@ -61,7 +68,7 @@ def parse(raw: bytes, file: str, error: ErrorType = ConfigError) -> Any:
         return table
 
     try:
-        value = json.loads(text, object_pairs_hook=once)
+        value = json.loads(text, object_pairs_hook=once, parse_constant=lambda name: {"__float__": name})
     except json.JSONDecodeError as broken:
         text_there = repr(text[broken.pos : broken.pos + 20])[1:-1]
         raise error("json.syntax", file=file, line=broken.lineno, column=broken.colno, found=text_there) from None
@@ -86,14 +93,14 @@ def _text(raw: bytes, file: str, error: ErrorType) -> str:
         raise error("json.encoding", file=file, offset=broken.start, found=raw[broken.start : broken.start + 4].hex(" ")) from None
 
 
-def _scan(text: str, file: str, error: ErrorType) -> None:
-    """Refuse, with its place, what Python's parser would accept or crash on."""
+def _scan(text: str, file: str, error: ErrorType, infinite: bool = False) -> None:
+    """Refuse, with its place, what Python's parser would accept or crash on; under `infinite` an `Infinity` may stand."""
     bare, strings = _STRING.subn("", text)
     pieces = strings + sum(map(bare.count, ",[{"))
     if pieces > MOST_PIECES:
         raise error("json.pieces", file=file, count=pieces, limit=MOST_PIECES)
-    if any(_refused(number) for number in _UNUSUAL.findall(bare)) or not _shallow(_OTHER.sub("", bare)):
-        _find(text, file, error)
+    if any(_refused(number, infinite) for number in _UNUSUAL.findall(bare)) or not _shallow(_OTHER.sub("", bare)):
+        _find(text, file, error, infinite)
 
 
 def _shallow(brackets: str) -> bool:
@@ -103,7 +110,7 @@ def _shallow(brackets: str) -> bool:
     return not brackets
 
 
-def _find(text: str, file: str, error: ErrorType) -> None:
+def _find(text: str, file: str, error: ErrorType, infinite: bool) -> None:
     """Raise at the first refused place, if any."""
     depth = 0
     for token in _TOKEN.finditer(text):
@@ -117,13 +124,13 @@ def _find(text: str, file: str, error: ErrorType) -> None:
                 raise error("json.depth", file=file, limit=DEEPEST, **_place(text, at))
         elif first in "]}":
             depth -= 1
-        elif (why := _refused(token.group())) is not None:
+        elif (why := _refused(token.group(), infinite)) is not None:
             raise error(why.pop("key"), file=file, **why, **_place(text, at))
 
 
-def _refused(number: str) -> dict[str, Any] | None:
+def _refused(number: str, infinite: bool = False) -> dict[str, Any] | None:
     """Return why a number is refused, too long or not finite; None if it is accepted or left to the parser."""
-    if number in ("NaN", "Infinity"):
+    if number == "NaN" or (number == "Infinity" and not infinite):
         return {"key": "json.finite", "found": number}
     digits = number.lstrip("-")
     limit = MOST_DIGITS if digits.isdigit() else LONGEST_NUMBER

@@ -134,6 +134,9 @@ def part_of(path: str, active: Fraction) -> str:
 
 def pairs(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> int:
     """Return the number of (query, key) pairs that a layer's mask leaves, for `rows` new tokens after `before`."""
+    if bidirectional and layer.attn.fill is None and (window := layer.attn.limits[0]) is not None:  # on both sides
+        n = min(window, rows) - 1
+        return rows * (2 * n + 1) - n * (n + 1)
     if bidirectional or layer.attn.fill is not None:  # with a fill hidden keys have a share too
         return rows * (before + rows)
     most, chunk = layer.attn.limits

@@ -52,7 +52,8 @@ class Attention(nn.Module):
         self.alibi = alibi(slopes(spec.heads), spec.alibi) if spec.alibi else None
         self.distance = Linear(cfg.width, spec.heads * spec.width, False) if spec.distances else None
         self.base = causal if spec.causal else bidirectional
-        self.limits = [make(n) for make, n in ((window if spec.causal else around, spec.window), (chunk, spec.chunk)) if n is not None]
+        rules = ((window if spec.causal else around, spec.window), (chunk, spec.chunk))
+        self.limits = [make(n) for make, n in rules if n is not None]
         self.window = min((n for n in (spec.window, spec.chunk) if n is not None), default=None)  # the most positions that a query sees
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
