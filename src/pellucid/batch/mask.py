@@ -66,8 +66,9 @@ def conditions_of(allowed: Allowed) -> str | None:
 
 def both(a: Allowed, b: Allowed) -> Allowed:
     """Return the rule that allows the keys which both a and b allow: one Band if both are, and their chunks and windows agree."""
-    if isinstance(a, Band) and isinstance(b, Band) and (a.chunk is None or b.chunk in (None, a.chunk)):
-        if a.around == b.around or None in (a.window, b.window):
+    if isinstance(a, Band) and isinstance(b, Band):
+        chunks, windows = a.chunk is None or b.chunk in (None, a.chunk), a.around == b.around or None in (a.window, b.window)
+        if chunks and windows:
             return a & b
     return lambda q, k: a(q, k) & b(q, k)
 

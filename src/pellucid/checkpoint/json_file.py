@@ -49,7 +49,10 @@ def read_object(path: Path, limit: int = CONFIG_BYTES, error: ErrorType = Config
 
 
 def parse_object(raw: bytes, file: str, error: ErrorType = ConfigError, infinite: bool = False) -> dict[str, Any]:
-    """Return the JSON object in these bytes; `file` is their name in errors.  infinite: a bare `Infinity` becomes {"__float__": "Infinity"}."""
+    """Return the JSON object in these bytes; `file` is their name in errors.
+
+    infinite: a bare `Infinity` may stand in it, and becomes {"__float__": "Infinity"}.
+    """
     value = parse(raw, file, error, infinite)
     if not isinstance(value, dict):
         raise error("json.object", file=file, found=name_of(value))

@@ -6,6 +6,7 @@ Tensors that a format does not touch stay in the dtype of activations.
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil, prod
 
 from pellucid.counting.bill import BYTES, Bill, Counted
@@ -18,22 +19,41 @@ TABLES = frozenset({"positions", "types"})
 
 @dataclass(frozen=True)
 class Format:
-    """A format. bits: of a number.  block: rows and columns that share a scale.  scale: its bytes.  only, spared: parts of a model."""
+    """A format. bits: of a number.  block: rows and columns that share scales.  scale: their bytes.  only, spared: parts of a model.
+
+    tensor: bytes that a whole matrix shares.
+    """
 
     bits: int
     block: tuple[int, int]
-    scale: int
+    scale: Fraction
     only: frozenset[str] = frozenset()
     spared: frozenset[str] = frozenset()
+    tensor: int = 0
+
+
+PRODUCTS = frozenset({"embed", "head", "router"}) | TABLES  # what formats of products alone leave plain
+
+
+def of(bits: int, columns: int, scale: float, tensor: int = 0, rows: int = 1, **parts: frozenset[str]) -> Format:
+    return Format(bits, (rows, columns), Fraction(scale), tensor=tensor, **parts)
 
 
 FORMATS = {
-    "int8": Format(8, (1, 32), 2),  # ours, ops/blocks.py
-    "int4": Format(4, (1, 32), 2),
-    "fp8": Format(8, (128, 128), 4, spared=frozenset({"embed", "head", "router"}) | TABLES),  # arXiv 2412.19437, 3.3
-    "mxfp4": Format(4, (1, 32), 1, only=frozenset({"experts"})),  # arXiv 2310.10537
+    "int8": of(8, 32, 2),  # ours, ops/blocks.py
+    "int4": of(4, 32, 2),
+    "fp8": of(8, 128, 4, rows=128, spared=PRODUCTS),  # arXiv 2412.19437, 3.3
+    "mxfp4": of(4, 32, 1, only=frozenset({"experts"})),  # arXiv 2310.10537
+    # GPTQ and AWQ: a float16 scale and a zero of 4 bits a group (arXiv 2210.17323, 2306.00978)
+    **{f"int4-g{n}": of(4, n, 2.5, spared=PRODUCTS) for n in (32, 64, 128)},
+    "nf4": of(4, 64, 4, spared=PRODUCTS),  # bitsandbytes: a float32 for 64 numbers (arXiv 2305.14314)
+    # its scales in 8 bits, and a float32 for 256 of them; their mean, and a table of 16 float32 for each of both codes
+    "nf4-double": of(4, 64, 1 + 4 / 256, spared=PRODUCTS),
+    "nvfp4": of(4, 16, 1, 4, spared=PRODUCTS),  # a scale in fp8 for 16 numbers, and a float32 for all
+    # llama.cpp's, of 256 numbers: 84, 110, 144, 176 and 210 bytes
+    **{f"q{bits}_k": of(bits, 256, size - 32 * bits) for bits, size in ((2, 84), (3, 110), (4, 144), (5, 176), (6, 210))},
 }
-DTYPES = (*BYTES, "mxfp4")
+DTYPES = (*BYTES, *(name for name in FORMATS if name not in BYTES))
 
 
 def format_of(c: Counted, dtype: str) -> Format | None:
@@ -57,9 +77,13 @@ def size(c: Counted, dtype: str, plain: str, shape: tuple[int, ...] | None = Non
     *lead, rows, columns = shape
     row = ceil(columns * f.bits / 8)
     blocks = ceil(rows / f.block[0]), ceil(columns / f.block[1])
-    value = prod(lead) * (rows * row + blocks[0] * blocks[1] * f.scale)
-    symbols = "rows·⌈columns·bits / 8⌉ + blocks·scale"
-    filled = f"({rows:,}·{row:,} + {blocks[0]:,}·{blocks[1]:,}·{f.scale})"
+    scales = ceil(blocks[0] * blocks[1] * f.scale)
+    value = prod(lead) * (rows * row + scales + f.tensor)
+    symbols = "rows·⌈columns·bits / 8⌉ + ⌈blocks·scale⌉" if f.scale.denominator > 1 else "rows·⌈columns·bits / 8⌉ + blocks·scale"
+    each = f"{blocks[0]:,}·{blocks[1]:,}·{float(f.scale):g}"
+    each = f"⌈{each}⌉" if f.scale.denominator > 1 else each
+    symbols, more = (f"{symbols} + {f.tensor}", f" + {f.tensor}") if f.tensor else (symbols, "")
+    filled = f"({rows:,}·{row:,} + {each}{more})"
     return Number(value, f"E·({symbols})" if lead else symbols, "·".join([*(f"{n:,}" for n in lead), filled] if lead else [filled[1:-1]]))
 
 
