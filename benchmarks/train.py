@@ -1,27 +1,239 @@
-"""What training the specimens took: steps, tokens and minutes from the logs of finished runs, accuracies from their cards.
+"""What training is worth: every row of the goals, measured here or by the tests and campaigns that are named, as one file.
 
-python benchmarks/train.py RUN...      # the folders of runs; writes benchmarks/results/train.json
+    python benchmarks/train.py                      # every row; takes hours on two cores
+    python benchmarks/train.py --only speed capitals watching [--steps 3] [--pairs 5]
+    python benchmarks/train.py --specimens RUN...   # steps, tokens and minutes of finished runs, accuracies from their cards
+
+Times are of pairs in turn, ours and the other, in one process; the medians of the ratios count. Only the rows that ran are written anew
+into benchmarks/results/train.json. What this machine cannot give stands there with its reason.
 """
 
+import argparse
+import importlib.metadata
+import importlib.util
 import json
+import os
 import re
+import resource
+import statistics
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from meta import commit
+from torch import Tensor, nn
 
 from pellucid import __version__, load
 from pellucid.bench.machine import cpu
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent
+RESULT = HERE / "results" / "train.json"
 ROW = re.compile(r"^\| (\w+) \| (en|zh) \| ([\d,]+) \| ([\d.]+)% \| ([\d.]+)% \| ([\d.]+)% \|$", re.M)
+SHAPE = {"n_embd": 384, "n_layer": 6, "n_head": 6, "n_positions": 256, "vocab_size": 50304}  # 30 million parameters
+BATCH, LENGTH = 16, 256
+CAPITALS = 5354  # tokens a second of recipes/capitals.toml on one thread, before the first of these measurements
+TESTS = {
+    "parity": ["tests/training/test_parity_training.py"],
+    "lora": ["tests/training/test_adapter_dropout.py", "tests/checkpoint/test_adapters.py", "tests/training/test_tuning.py"],
+    "formulas": ["tests/training/test_preference.py", "tests/training/test_reward.py", "tests/training/test_distillation.py"],
+    "borders": ["tests/training/test_resume.py", "tests/training/test_resume_damage.py", "tests/training/test_train_finish.py"],
+    "resume": ["tests/training/test_replay.py", "tests/training/test_watched.py", "tests/training/test_train_signals.py"],
+    "pulls": ["tests/training/test_why.py", "tests/training/test_why_of_a_run.py", "tests/training/test_run_commands.py"],
+}
+"""Rows that are judged by tests, each with all its cases (PELLUCID_FULL=1)."""
+CAMPAIGNS = {"kills": "kills", "mutants.recipe": "recipe", "mutants.data": "data"}
+"""Rows that are counted by a campaign, `python -m campaigns NAME`, from its own file."""
+ELSEWHERE = {
+    "speed.bf16": "the trainer has float32 weights alone",
+    "speed.litgpt": "litgpt is not installed beside the package; it needs an environment of its own",
+    "formulas.trl": "python benchmarks/trl_losses.py, in an environment with trl",
+}
+"""Rows without a number of this file, and why."""
 
 
-def told(run: Path) -> dict[str, Any]:
-    """One run; minutes are of the training alone, and of its last stretch where it was resumed."""
+def ours(folder: Path) -> Callable[[], None]:
+    """Return a step of our training on random tokens, float32."""
+    from pellucid.families import understand
+    from pellucid.nn.transformer import build
+    from pellucid.training.corpus import train_tokenizer
+    from pellucid.training.loop import TrainingRun, initialise
+    from pellucid.training.objectives import Causal, Document
+    from pellucid.training.recipe import TrainSettings
+
+    _, cfg = understand({"model_type": "gpt2", **SHAPE})
+    model = build(cfg)
+    initialise(model, SHAPE["n_layer"], 0.02, 1)
+    documents = [Document([], row) for row in tokens().tolist()]
+    settings = TrainSettings(seed=1, steps=1 << 30, batch=BATCH, learning_rate=3e-4, warmup=1)
+    run = TrainingRun(model.train(), Causal(train_tokenizer(["a b c"], 300)), documents, settings, folder)
+
+    def one() -> None:
+        run.one(list(range(BATCH)))
+
+    return one
+
+
+def theirs(compiled: bool = False) -> Callable[[], None]:
+    """Return a step of transformers' model with torch's fused AdamW, on the same tokens."""
+    import transformers
+
+    hf: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SHAPE, attn_pdrop=0, resid_pdrop=0, embd_pdrop=0)).train()
+    model = torch.compile(hf) if compiled else hf
+    step, x = torch.optim.AdamW(hf.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True), tokens()
+
+    def one() -> None:
+        step.zero_grad(set_to_none=True)
+        logits: Tensor = model(input_ids=x[:, :-1], use_cache=False).logits
+        nn.functional.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten()).backward()
+        nn.utils.clip_grad_norm_(hf.parameters(), 1.0)
+        step.step()
+
+    return one
+
+
+def tokens() -> Tensor:
+    return torch.randint(SHAPE["vocab_size"], (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(1))
+
+
+def seconds(step: Callable[[], None], steps: int) -> float:
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    return (time.perf_counter() - began) / steps
+
+
+def in_turn(first: Callable[[], None], second: Callable[[], None], pairs: int, steps: int) -> dict[str, Any]:
+    """Return the tokens a second of both, measured in turn after a step of each, and the median of the ratios."""
+    first(), second()
+    rows = [(seconds(first, steps), seconds(second, steps)) for _ in range(pairs)]
+    own, other = (BATCH * LENGTH / statistics.median(column) for column in zip(*rows, strict=True))
+    return {"ours": round(own, 1), "theirs": round(other, 1), "ratio": round(statistics.median(b / a for a, b in rows), 3), "pairs": pairs}
+
+
+def speed(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return tokens a second beside transformers, eager and compiled."""
+    own = ours(folder)
+    out = {"eager": in_turn(own, theirs(), a.pairs, a.steps)}
+    return out | {"compiled": in_turn(own, theirs(compiled=True), a.pairs, a.steps)}
+
+
+def memory(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return the bytes at most of each, beyond those before the model was made, each in a process of its own; and our bill."""
+    from pellucid.api.count import billed
+    from pellucid.counting.training_memory import Way
+    from pellucid.counting.training_memory import memory as parts
+    from pellucid.families import understand
+
+    peaks = dict[str, int]()
+    for name in ("ours", "theirs"):
+        done = subprocess.run([sys.executable, __file__, "--peak", name], capture_output=True, text=True, check=True)
+        peaks[name] = int(done.stdout.splitlines()[-1])
+    family, cfg = understand({"model_type": "gpt2", **SHAPE})
+    bill = billed(cfg, family.name, "30M", LENGTH, BATCH, "float32", "float32", plain="float32")
+    predicted = {name: int(n) for name, n in parts(bill, Way(master=False)).items()}
+    ratio, off = peaks["ours"] / peaks["theirs"], predicted["memory.total"] / peaks["ours"] - 1
+    return {"peak": peaks, "ratio": round(ratio, 3), "predicted": predicted, "predicted_over_measured": round(1 + off, 3)}
+
+
+def peak(name: str) -> int:
+    """Return by how many bytes this process grew, at most, while it took two steps."""
+    import transformers  # noqa: F401  counted before, as ours is
+
+    with tempfile.TemporaryDirectory() as folder:
+        nn.functional.linear(torch.randn(64, 64), torch.randn(64, 64))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        step = ours(Path(folder)) if name == "ours" else theirs()
+        step(), step()
+        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+
+
+def capitals(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return the tokens a second of recipes/capitals.toml on one thread, of a part of its steps."""
+    steps = 20 * a.steps
+    log = logged((ROOT / "recipes" / "capitals.toml").read_text(encoding="utf-8"), folder, steps)
+    rate = log[-1]["tokens"] / sum(entry["seconds"] for entry in log)
+    return {"tokens_per_second": round(rate, 1), "steps": steps, "ratio": round(rate / CAPITALS, 3)}
+
+
+def watching(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return the time of a watched step over a plain one's, of a run's plain steps with a [watch] over one's without, and of a save."""
+    from pellucid.training.saves import save_state
+
+    text, steps = (ROOT / "recipes" / "capitals.toml").read_text(encoding="utf-8"), 20 * a.steps
+    plain, watched = (logged(text + more, folder, steps) for more in ("", "\n[watch]\nevery = 4\n"))
+    of = {name: [e["seconds"] for e in watched if (e["step"] % 4 == 0) is which] for name, which in (("watched", True), ("plain", False))}
+    base = statistics.median(entry["seconds"] for entry in plain)
+    state = {f"w{i}": torch.randn(1 << 20) for i in range(30)}
+    began = time.perf_counter()
+    save_state(folder / "saves", 1, state, {}, {})
+    return {
+        "watched_over_plain": round(statistics.median(of["watched"]) / statistics.median(of["plain"]), 3),
+        "off_over_plain": round(statistics.median(of["plain"]) / base, 3),
+        "save_seconds_per_gigabyte": round((time.perf_counter() - began) / 0.126, 2),
+    }
+
+
+def logged(text: str, folder: Path, steps: int) -> list[dict[str, Any]]:
+    """Return the log of the first steps of a recipe, whose model is not measured."""
+    from pellucid.training import pipeline, run_recipe
+
+    place = Path(tempfile.mkdtemp(dir=folder))
+    (place / "r.toml").write_text(re.sub(r"(?m)^steps = .*$", f"steps = {steps}", text), encoding="utf-8")
+    before, pipeline.finish = pipeline.finish, lambda recipe, folder, *rest: folder  # type: ignore[assignment]
+    try:
+        run_recipe(place / "r.toml", place / "run", False, 1, lambda entry: None)
+    finally:
+        pipeline.finish = before
+    return [json.loads(line) for line in (place / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+MEASURED = {"speed": speed, "memory": memory, "capitals": capitals, "watching": watching}
+
+
+def tested(files: list[str]) -> dict[str, Any]:
+    """Return how many tests of these files passed, with all their cases."""
+    began = time.perf_counter()
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *files]
+    env = os.environ | {"PELLUCID_FULL": "1", "PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    counts = {kind: int(n) for n, kind in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout.splitlines()[-1])}
+    return {"tests": files, **counts, "exit": done.returncode, "seconds": round(time.perf_counter() - began, 1)}
+
+
+def counted(name: str) -> dict[str, Any]:
+    """Return a campaign's attempts by outcome, from its own file."""
+    file = HERE / "results" / f"fuzz_{name}.json"
+    if not file.is_file():
+        return {"missing": f"PYTHONPATH=tests:tests/support python -m campaigns {name}"}
+    found = json.loads(file.read_text(encoding="utf-8"))
+    return {key: found[key] for key in ("count", "seed", "outcomes", "seconds")}
+
+
+def rows(a: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each row that was asked for, by its name."""
+    for name, measure in MEASURED.items():
+        if not a.only or name in a.only:
+            with tempfile.TemporaryDirectory() as folder:
+                yield name, measure(a, Path(folder))
+    for name, files in TESTS.items():
+        if not a.only or name in a.only:
+            yield name, tested(files)
+    for name, own in CAMPAIGNS.items():
+        yield name, counted(own)
+    for name, why in ELSEWHERE.items():
+        yield name, {"missing": why}
+
+
+def specimen(run: Path) -> dict[str, Any]:
+    """Return what one run took; minutes are of the training alone, and of its last stretch where it was resumed."""
     last = json.loads((run / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     card = (run / "model" / "README.md").read_text(encoding="utf-8").split("\n# ")[1]
     model = load(run / "model")
@@ -38,15 +250,38 @@ def told(run: Path) -> dict[str, Any]:
     }
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", nargs="+", choices=sorted({*MEASURED, *TESTS}))
+    parser.add_argument("--specimens", nargs="+", type=Path)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3, help="of one measurement of a pair")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--peak", choices=["ours", "theirs"])
+    parser.add_argument("--out", type=Path, default=RESULT)
+    a = parser.parse_args()
+    torch.set_num_threads(a.threads)
+    if a.peak:
+        print(peak(a.peak))
+        return
+    known = json.loads(a.out.read_text(encoding="utf-8")) if a.out.is_file() else {}
+    about = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(), "version": __version__}
+    machine = {"cpu": cpu(), "torch": torch.__version__, "threads": a.threads}
+    if importlib.util.find_spec("transformers") is not None:
+        machine["transformers"] = importlib.metadata.version("transformers")
+    result = {"schema": 1, "benchmark": "train", **known, "rows": known.get("rows", {}), "runs": known.get("runs", [])}
+    if a.specimens:
+        write(a.out, result | about | {"machine": machine, "runs": [specimen(run) for run in a.specimens]})
+        return
+    for name, row in rows(a):
+        result["rows"][name] = row if "missing" in row else {**row, **about, "machine": machine}
+        print(name, json.dumps(row), flush=True)
+        write(a.out, result)
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    machine = {"cpu": cpu(), "torch": torch.__version__, "threads": 1, "note": "one core to itself; other work ran on the second"}
-    result = {
-        "schema": 1,
-        "benchmark": "train",
-        "version": __version__,
-        "commit": commit(),
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine,
-        "runs": [told(Path(run)) for run in sys.argv[1:]],
-    }
-    (HERE / "results" / "train.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    main()

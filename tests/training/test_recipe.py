@@ -41,8 +41,8 @@ def written(path: Path, **changed: str | None) -> Path:
 
 RECIPES: list[tuple[str, str, dict[str, str | None]]] = [
     ("recipe.unknown", "extra", {"extra": "1"}),
-    ("recipe.unknown", "train.stepz", {"train__stepz": "1"}),
-    ("recipe.unknown", "tokenizer.siez", {"tokenizer__siez": "1"}),
+    ("recipe.near", "train.stepz", {"train__stepz": "1"}),
+    ("recipe.near", "tokenizer.siez", {"tokenizer__siez": "1"}),
     ("recipe.unknown", "data.file", {"data__file": '"x"'}),
     ("recipe.field", "name", {"name": None}),
     ("recipe.field", "name", {"name": "3"}),
@@ -77,7 +77,7 @@ RECIPES: list[tuple[str, str, dict[str, str | None]]] = [
     ("recipe.field", "model.from", {"size": "400\n[adapter]\nrank = 2"}),
     ("recipe.field", "train.micro", {"train__micro": "0"}),
     ("recipe.field", "eval.every", {"log_every": "1\n[eval]\nevery = 0"}),
-    ("recipe.unknown", "eval.evry", {"log_every": "1\n[eval]\nevry = 1"}),
+    ("recipe.near", "eval.evry", {"log_every": "1\n[eval]\nevry = 1"}),
     ("recipe.field", "eval", {"eval": "3"}),
     ("recipe.toml", "line", {"seed": "= 3"}),
     ("recipe.toml", "line", {"folder": '"corpus'}),

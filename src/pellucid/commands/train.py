@@ -22,17 +22,23 @@ def add(app: typer.Typer) -> None:
         resume: Annotated[bool, typer.Option("--resume", help=say("train.help.resume"))] = False,
         restart: Annotated[bool, typer.Option("--restart", help=say("train.help.restart"))] = False,
         inexact: Annotated[bool, typer.Option("--allow-inexact", help=say("train.help.inexact"))] = False,
+        sets: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help=say("train.help.set"))] = None,
         prepare: Annotated[bool, typer.Option("--prepare", help=say("train.help.prepare"))] = False,
         threads: Annotated[int | None, options.integer("--threads", say("train.help.threads"))] = None,
     ) -> None:
         screen: Screen = ctx.obj
 
         from pellucid.training import prepare_data, run_recipe
+        from pellucid.training.recipe_changes import changed
 
         def progress(entry: dict[str, Any]) -> None:
             screen.note("  ".join(f"{key} {figure(value)}" for key, value in entry.items()))
 
-        made = prepare_data(recipe, out) if prepare else run_recipe(recipe, out, resume, threads, progress, restart, inexact)
+        with changed(recipe, sets or ()) as path:
+            if prepare:
+                made = prepare_data(path, out, recipe.parent)
+            else:
+                made = run_recipe(path, out, resume, threads, progress, restart, inexact, root=recipe.parent)
         if screen.json:
             screen.document({"schema": SCHEMA, made.name: str(made)})
         else:

@@ -59,17 +59,18 @@ def run_recipe(
     restart: bool = False,
     inexact: bool = False,
     on: Progress = lambda entry: None,
+    root: Path | None = None,
 ) -> Path:
     """Train by a recipe, and return the folder of the finished model, `out`/model, or of the adapter, `out`/adapter.
 
     out: the run's folder, by default runs/<name>.  resume: resume from its newest saved state.  progress: called with what is shown.
     restart: resume, but start at step 1 if no saved state verifies.  inexact: resume a state of another machine too.
-    on: called with each log entry, one for each step.
+    on: called with each log entry, one for each step.  root: the folder that the recipe's files are relative to, by default its own.
 
     The first SIGINT or SIGTERM during or after training is a StoppedError with everything saved; an earlier or second one is a
     KeyboardInterrupt.
     """
-    recipe, resume = read_recipe(path), resume or restart or inexact
+    recipe, resume = read_recipe(path, root), resume or restart or inexact
     ranks, folder = join(recipe.ranks.data, recipe.ranks.tensor), out or Path("runs") / recipe.name
     check_ranks(recipe)
     if threads is not None:
@@ -146,7 +147,7 @@ def joined(start: Start, sharding: Sharding) -> Start:
     return start._replace(model=model)
 
 
-def prepare_data(path: Path, out: Path | None) -> Path:
+def prepare_data(path: Path, out: Path | None, root: Path | None = None) -> Path:
     """Make the shards of a recipe of texts alone, also where some are damaged, and return their folder, `out`/data."""
     recipe = read_recipe(path)
     join(1, 1)

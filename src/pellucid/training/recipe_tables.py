@@ -1,5 +1,6 @@
 """Tables of a recipe that say what an objective makes small: [prefer], [distil], [reward]. Each field is checked by name."""
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -74,6 +75,9 @@ Aim = PreferSettings | DistilSettings | RewardSettings
 def known(path: Path, table: str, table_given: dict[str, Any], allowed: set[str]) -> None:
     """Raise TrainError for the first field of a table that is not in `allowed`."""
     for field in sorted(table_given.keys() - allowed):
+        near = difflib.get_close_matches(field, sorted(allowed), 1, 0.7)
+        if near:
+            raise TrainError("recipe.near", path=path, field=table + field, near=table + near[0])
         raise TrainError("recipe.unknown", path=path, field=table + field, allowed=", ".join(sorted(allowed)))
 
 
