@@ -18,6 +18,7 @@ from pellucid.axes import letters, parse
 from pellucid.config import AnyAttention, AnyFfn, Config
 from pellucid.counting.ranks import LETTERS
 from pellucid.counting.weights import axes_of
+from pellucid.distributed import ALONE, Ranks
 from pellucid.errors import UseError
 from pellucid.nn.adapted import AdaptedLinear
 from pellucid.nn.attention import Attention
@@ -27,7 +28,6 @@ from pellucid.nn.mlp import Mlp
 from pellucid.nn.moe import Moe
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
-from pellucid.ranks import ALONE, Ranks
 from pellucid.watching.watch import Seen
 
 SPLIT = {letter for letter, by in LETTERS.items() if by == "tp"}

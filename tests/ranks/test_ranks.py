@@ -21,11 +21,15 @@ BOUND = 1e-10
 Measured = dict[str, Any]
 
 
-def torchrun(processes: int, *arguments: str, **how: Any) -> "subprocess.CompletedProcess[str]":
-    """Run a command under torchrun, and return it when all processes have ended."""
+def environment() -> dict[str, str]:
+    """Return the environment of a process that imports what this one can."""
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, (SUPPORT.parent, SUPPORT, *sys.path)))}
+
+
+def torchrun(processes: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a script under torchrun, and return it when all processes have ended."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), *arguments]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, (SUPPORT.parent, SUPPORT, *sys.path)))}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False, **how)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture(scope="session")

@@ -25,12 +25,12 @@ from pellucid.checkpoint.fill import targets
 from pellucid.config import Config
 from pellucid.counting import Setting, counted
 from pellucid.counting.ranks import Split, spread
+from pellucid.distributed import Ranks, join, number, started
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.families import understand
 from pellucid.ops.sampling.settings import Sampling
-from pellucid.ranks import Ranks, join, number, started
 from pellucid.sharding import Sharding, split
 from pellucid.training.loop import UNSPLIT, TrainingRun, feed
 from pellucid.training.objectives import Causal, Document

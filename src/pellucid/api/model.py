@@ -29,6 +29,7 @@ from pellucid.checkpoint.placement import Placed, check_device
 from pellucid.config import Config
 from pellucid.counting.published import published
 from pellucid.counting.sizes import judge_sizes
+from pellucid.distributed import Ranks
 from pellucid.engine.engine import Engine
 from pellucid.engine.generation import generate
 from pellucid.engine.requests import GREEDY, Output, Request, check_ids
@@ -43,7 +44,6 @@ from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cas
 from pellucid.notebook import Shown, checked
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import logprobs
-from pellucid.ranks import Ranks
 from pellucid.sharding import Sharding, split
 from pellucid.tokenizer.chat_template import templates
 from pellucid.tokenizer.tokenizer import Tokenizer
@@ -96,7 +96,7 @@ class Model(Placed, Adapting, Shown):
         return self._tokenizer
 
     def split(self, ranks: Ranks) -> None:
-        """Keep this process's part of the weights. From then on all `ranks` of `pellucid.ranks.join` must make the same calls.
+        """Keep this process's part of the weights. From then on all `ranks` of `pellucid.distributed.join` must make the same calls.
 
         A UseError for a model that cannot be split over them.
         """

@@ -48,6 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def speaks() -> bool:
     """True if this process is the first of several to have an error."""
-    from pellucid.ranks import speaks
+    from pellucid.distributed import speaks
 
     return speaks()

@@ -108,7 +108,7 @@ def loaded(screen: Screen, name: str, finite: bool = False, **how: Any) -> "Mode
     if finite:
         model.check_finite()
     if started() > 1:
-        from pellucid.ranks import join
+        from pellucid.distributed import join
 
         model.split(join(1, started()))
     return model

@@ -10,9 +10,9 @@ from pellucid import ops
 from pellucid.batch.kv_cache import Segment
 from pellucid.batch.mask import Mask, alibi, around, bidirectional, causal, chunk, relative, slopes, window
 from pellucid.batch.step import Step
+from pellucid.distributed import ALONE
 from pellucid.nn.linear import Embedding, Linear
 from pellucid.nn.norm import NORMS, HeadsRmsNorm
-from pellucid.ranks import ALONE
 from pellucid.watching.tap import tap
 
 

@@ -6,10 +6,10 @@ from pellucid import config as c
 from pellucid import ops
 from pellucid.batch.mask import Mask, causal
 from pellucid.batch.step import Step
+from pellucid.distributed import ALONE
 from pellucid.nn.indexer import Indexer, limited
 from pellucid.nn.linear import Linear
 from pellucid.nn.norm import RmsNorm
-from pellucid.ranks import ALONE
 from pellucid.watching.tap import tap
 
 

@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 from pellucid import ops
+from pellucid.distributed import ALONE
 from pellucid.ops.linear import product, times
-from pellucid.ranks import ALONE
 from pellucid.watching.tap import marked
 
 

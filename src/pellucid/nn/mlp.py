@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
+from pellucid.distributed import ALONE
 from pellucid.nn.linear import Linear
-from pellucid.ranks import ALONE
 from pellucid.watching.tap import tap
 
 

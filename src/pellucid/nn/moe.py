@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
+from pellucid.distributed import ALONE
 from pellucid.errors import UseError
 from pellucid.nn.linear import Linear
 from pellucid.nn.mlp import GatedMlp, Mlp
-from pellucid.ranks import ALONE
 from pellucid.watching.tap import tap
 
 

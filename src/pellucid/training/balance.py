@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from pellucid.distributed import ALONE, Ranks
 from pellucid.nn.moe import Moe
-from pellucid.ranks import ALONE, Ranks
 from pellucid.tracing import watch
 from pellucid.watching.watch import Records
 

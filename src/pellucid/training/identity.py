@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from pellucid.config import Config
+from pellucid.distributed import ALONE
 from pellucid.errors import TrainError
-from pellucid.ranks import ALONE
 from pellucid.training.objectives import Document, Objective
 from pellucid.training.recipe import TrainSettings
 from pellucid.training.text_rows import TrainingRows

@@ -17,11 +17,11 @@ from pellucid.checkpoint.adapter import Adapter, save_adapter
 from pellucid.checkpoint.disk import read_whole, reason, replacing
 from pellucid.checkpoint.fill import unfill
 from pellucid.checkpoint.folder import save_folder
+from pellucid.distributed import join
 from pellucid.errors import CheckpointError, StoppedError, TrainError
 from pellucid.families.family import Family
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
-from pellucid.ranks import join
 from pellucid.sharding import Sharding, split
 from pellucid.tokenizer.chat_template import TEMPLATE_BYTES, TEMPLATE_FILE
 from pellucid.training import corpus, invented

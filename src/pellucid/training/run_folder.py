@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 
 from pellucid.checkpoint.disk import read_whole, reason, replacing
 from pellucid.checkpoint.json_file import read_object
+from pellucid.distributed import ALONE
 from pellucid.errors import PellucidError, TrainError
-from pellucid.ranks import ALONE
 from pellucid.training.identity import MACHINE
 from pellucid.training.recipe import RECIPE_BYTES, Recipe
 

@@ -156,7 +156,7 @@ class Ranks:
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """Run the block on the first rank, then on the others, who find the files that it made; go on when all have."""
+        """Run the block on the first rank, then on the others, which find the files that it made; go on when all have."""
         if self.count == 1:
             yield
             return
@@ -274,5 +274,5 @@ def speaks() -> bool:
         return True
     try:
         return bool(store().add("errors", 1) == 1)
-    except RuntimeError:
+    except (RuntimeError, KeyError):  # no store, or no address of one
         return True
