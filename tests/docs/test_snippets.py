@@ -78,6 +78,12 @@ def unrun(command: str) -> str | None:
         finally:
             process.kill()
             process.communicate()
+    if words[0] == "torchrun":
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", *words[1:]], env=env, capture_output=True, text=True, check=False
+        )
+        return None if done.returncode == 0 else f"{command}: {done.stderr}"
     if words[0] == "pellucid":
         small = patch.object(corpus, "CORPORA", Path("corpora").resolve()) if words[1] == "train" else nullcontext()
         first = {} if FULL else {chapter: names[:1] for chapter, names in CHAPTERS.items()}  # tests/exhibits runs all of them

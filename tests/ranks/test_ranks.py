@@ -80,6 +80,12 @@ def test_a_state_is_the_same_bytes_on_any_ranks(measured: Callable[[str, int], M
     assert got[f"{family} says"] == "ranks (data=4 tensor=1 → data=1 tensor=1)" and got[f"{family} goes on"] == 4
 
 
+@pytest.mark.parametrize("grid", ["data=2 tensor=1", "data=1 tensor=2"])
+def test_a_run_goes_on_bit_for_bit(measured: Callable[[str, int], Measured], grid: str) -> None:
+    """In float32, from a state of the same number of ranks: weights, corrections and moments."""
+    assert measured("grids", 2)["resumed"][grid] == []
+
+
 @pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-deepseek"])
 def test_a_trace_of_two_ranks_is_that_of_one(measured: Callable[[str, int], Measured], name: str) -> None:
     """Every record with its shape, its value, its op, operands, weights and FLOPs, of a prompt and a token."""

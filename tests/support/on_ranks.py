@@ -32,7 +32,7 @@ from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.families import understand
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.sharding import Sharding, split
-from pellucid.training.loop import UNSPLIT, TrainingRun, feed
+from pellucid.training.loop import UNSPLIT, TrainingRun, feed, moments_of
 from pellucid.training.objectives import Causal, Document
 from tiny import DECODERS, far, ids, tiny
 from training import SETTINGS, WORDS
@@ -152,6 +152,27 @@ def states(root: Path) -> Measured:
     return out
 
 
+def resumed(root: Path) -> Measured:
+    """Take six steps in float32, and the last three of them once more from a state; count the tensors that differ by a bit."""
+    out: Measured = {}
+    for data, tensor in ((2, 1), (1, 2)):
+        ranks, ends = join(data, tensor, PATIENCE), list[dict[str, Tensor]]()
+        for again in (False, True):
+            model = tiny(config("deepseek_v3"), torch.float32, seed=3 if again else 0)
+            run = run_of(model, root / f"resumed-{data}x{tensor}", split(model, ranks))
+            (run.folder / "log.jsonl").touch()
+            if again:
+                run.load(run.folder / "saves" / "000000003")
+            else:
+                taken(run, 3)
+                run.save()
+            dist.barrier()
+            taken(run, 3)
+            ends.append({path: t.detach() for path, t in targets(model).items()} | moments_of(run))
+        out[str(ranks)] = [path for path, t in ends[0].items() if not torch.equal(t, ends[1][path])]
+    return {"resumed": out}
+
+
 class Unshared(Ranks):
     """Ranks that do not sum the gradients of what each of them used for its own heads."""
 
@@ -223,7 +244,7 @@ def grids(root: Path) -> Measured:
         ranks = join(data, tensor, PATIENCE)
         for family in FAMILIES if (data, tensor) != (4, 1) or FULL else ("deepseek_v3",):
             out[f"{family} {ranks}"] = trained(family, ranks, root / f"{family}-{data}x{tensor}")
-    return out | (states(root) if started() == 4 else mutants(root))
+    return out | (states(root) if started() == 4 else mutants(root) | resumed(root))
 
 
 @contextmanager

@@ -1,0 +1,59 @@
+"""Several ranks run on torch.distributed and torchrun alone: one module speaks to them, and none has a transport of its own for it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from source_tree import write
+from test_structure import PACKAGE, ROOT, imports, sources
+
+EXCHANGES = "distributed.py"  # the one module that imports torch.distributed
+OF_RANKS = {EXCHANGES, "launched.py", "sharding.py"}
+TRANSPORT = {
+    "socket",
+    "socketserver",
+    "asyncio",
+    "selectors",
+    "ssl",
+    "http",
+    "multiprocessing",
+    "subprocess",
+    "concurrent",
+    "mmap",
+    "ctypes",
+}
+TRANSPORT |= {"xmlrpc", "zmq", "mpi4py", "ray", "accelerate", "deepspeed", "lightning"}
+PICKLED = {"all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list", "send_object_list", "recv_object_list"}
+
+
+def own_transport(root: Path) -> Iterator[str]:
+    """Yield imports of torch.distributed elsewhere, of transports in the modules of ranks, and exchanges that pickle."""
+    for path, tree in sources(root):
+        for line, name, _ in imports(path, tree):
+            if name.startswith("torch.distributed") and str(path) != EXCHANGES:
+                yield f"{path}:{line}: {EXCHANGES} alone speaks to other ranks"
+            if str(path) in OF_RANKS and name.split(".")[0] in TRANSPORT:
+                yield f"{path}:{line}: {name} is a transport of our own"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in PICKLED:
+                yield f"{path}:{node.lineno}: {node.attr} pickles"
+
+
+def test_ranks_have_no_transport_of_their_own() -> None:
+    assert [*own_transport(ROOT)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("distributed.py", "import socket\n"),
+        ("sharding.py", "from multiprocessing import Process\n"),
+        ("training/loop.py", "import torch.distributed as dist\n"),
+        ("distributed.py", "import torch.distributed as dist\n\ndist.all_gather_object([], 1)\n"),
+    ],
+)
+def test_a_transport_is_seen(name: str, text: str, tmp_path: Path) -> None:
+    write(tmp_path, {f"{PACKAGE}/{name}": text})
+    assert len([*own_transport(tmp_path)]) == 1
