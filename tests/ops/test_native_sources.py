@@ -52,6 +52,14 @@ def test_the_loaded_library_is_that_of_the_sources() -> None:
     assert library.lib is not None and make.digest().encode() in library.lib.path.read_bytes()
 
 
+def test_the_committed_wasm_is_that_of_the_sources(tmp_path: Path) -> None:
+    """Compiled again it has the same bytes; so another option or a changed line of a kernel is seen."""
+    made = make.wasm(tmp_path / "kernels.wasm")
+    if made is None:
+        pytest.skip("clang++-16 for WebAssembly is not installed (Debian: clang-16 lld-16 wasi-libc libc++-16-dev-wasm32)")
+    assert made.read_bytes() == make.WASM.read_bytes(), "python src/pellucid/ops/native/make.py wasm"
+
+
 @pytest.mark.parametrize(("spoil", "words"), [(edit, "kernels_avx2.so"), (stale, ".so"), (remove, "not built, so")])
 def test_a_stale_library_is_reported(spoil: Callable[[Path], None], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a copy a line with the build command follows the unspoiled output; outside a checkout there is none."""

@@ -2,12 +2,16 @@
 //
 // Compiled for each instruction set of make.py. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
 // has already loaded, so that a process has one pool of threads. An op's number is its index in KERNELS times two, plus one for bf16.
+// WebAssembly has the kernels of a decode step in float and bf16: a page draws by its own script, and weights in blocks wait for a need.
 #include "attend.h"
-#include "block_experts.h"
+#include "experts.h"
 #include "latent.h"
+#include "scan.h"
+#if !defined(__wasm__)
+#include "block_experts.h"
 #include "many.h"
 #include "sample.h"
-#include "scan.h"
+#endif
 
 // Every kernel by its name in Python, and its functions: KERNEL(name, functions for float, functions for bf16). ONE has no dtype, BOTH is
 // a template over it, OF a template under another name, WIDE writes float, BITS is for weights in blocks. Each f has an f_pieces.
@@ -16,12 +20,18 @@
 #define OF(name, f) KERNEL(name, (f##_pieces<float>, f<float>), (f##_pieces<u16>, f<u16>))
 #define WIDE(name, f) KERNEL(name, (f##_pieces<float>, f<float>), (f##_pieces<u16, float>, f<u16, float>))
 #define BITS(name, f, bits) KERNEL(name, (f##_pieces<bits, float>, f<bits, float>), (f##_pieces<bits, u16>, f<bits, u16>))
-#define KERNELS \
+#define OF_A_STEP \
   BOTH(linear) BOTH(embedding) BOTH(norm) BOTH(add) BOTH(gate) BOTH(angles) BOTH(rotate) OF(store, store_rows) BOTH(attend) BOTH(argmax) ONE(stream) \
   BOTH(times) BOTH(convolve) BOTH(softplus) BOTH(decay) BOTH(scan) WIDE(linear_wide, linear) ONE(softmax) ONE(correct) ONE(best) ONE(shares) ONE(sort) BOTH(experts) BOTH(weigh) BOTH(combine) \
-  BOTH(latent) BOTH(cross_attend) BOTH(waves) ONE(bend) BITS(linear_int8, block_linear, 8) BITS(linear_int4, block_linear, 4) \
+  BOTH(latent) BOTH(cross_attend) BOTH(waves) ONE(bend)
+#if defined(__wasm__)
+#define KERNELS OF_A_STEP
+#else
+#define KERNELS \
+  OF_A_STEP BITS(linear_int8, block_linear, 8) BITS(linear_int4, block_linear, 4) \
   BITS(embedding_int8, block_embedding, 8) BITS(embedding_int4, block_embedding, 4) BOTH(pack) BOTH(many) WIDE(many_wide, many) \
   ONE(cool) ONE(indices_between) ONE(masses) BITS(experts_int8, block_experts, 8) BITS(experts_int4, block_experts, 4)
+#endif
 
 #define UNWRAP(...) __VA_ARGS__
 #define KERNEL(name, plain, half) op<UNWRAP plain>(), op<UNWRAP half>(),
@@ -39,7 +49,11 @@ static std::string described() {
 
 #define EXPORT __attribute__((visibility("default")))
 extern "C" {
+#if defined(__wasm__)
+EXPORT void* room(i64 bytes) { return std::aligned_alloc(64, (bytes + 63) / 64 * 64); }  // for a page's script, which frees nothing
+#else
 EXPORT const char* digest() { return DIGEST; }
+#endif
 EXPORT const char* kernels() {
   static const std::string lines = described();
   return lines.c_str();

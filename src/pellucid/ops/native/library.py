@@ -31,15 +31,15 @@ HALF = {torch.float32: 0, torch.bfloat16: 1}
 class Op:
     """One kernel, from its library's description.
 
-    code: its number in the library, to which bf16 adds 1.  letters: `struct`'s, q for an integer or a pointer, d for a double.
+    code: its number in the library, to which bf16 adds 1.  letters: q for an integer, p for a pointer, d for a double.
     fields: the names of its words.
     """
 
     def __init__(self, name: str, code: int, letters: str, fields: Sequence[str]) -> None:
-        self.name, self.code, self.fields = name, code, tuple(fields)
+        self.name, self.code, self.letters, self.fields = name, code, letters, tuple(fields)
         if len(letters) != len(self.fields) or len(set(self.fields)) != len(self.fields):
             raise OSError(f"kernel {name}: {letters} for {' '.join(fields)}")
-        self.packed = Struct(f"=3q{letters}").pack
+        self.packed = Struct(f"=3q{letters.replace('p', 'q')}").pack
 
     def line(self, half: int, words: Mapping[str, float]) -> bytes:
         """Pack a call, each word in the place of its name. Raises TypeError unless the words are the kernel's own."""
@@ -87,7 +87,7 @@ class Library:
 
 
 def described(lines: str) -> dict[str, Op]:
-    """Read a library's own description, a kernel a line: "linear qqqqqqq w, x, y, bias, rows, n, k"."""
+    """Read a library's own description, a kernel a line: "linear ppppqqq w, x, y, bias, rows, n, k"."""
     ops = {}
     for i, line in enumerate(lines.splitlines()):
         name, letters, fields = line.split(" ", 2)

@@ -2,6 +2,9 @@
 
 One library for AVX2, one for AVX-512, and three for AVX-512 with more: sums of bytes (VNNI), products of bf16 in vectors (BF16) and in
 tiles (AMX). All are made from the same sources.
+`make.py wasm` compiles the kernels of a decode step to WebAssembly, for the page in one file. That library is committed, since it serves
+every machine and needs Debian's clang-16, lld-16, wasi-libc and libc++-16-dev-wasm32.
+
 It imports the standard library only, since the wheel's build hook runs it before anything is installed. OpenMP is compiled in but not
 linked; its symbol is found in the runtime that torch has loaded. A library holds the digest of its sources, and is not loaded beside
 others.
@@ -25,6 +28,15 @@ BF16 = (*VNNI, "-mavx512bf16")
 AMX = (*BF16, "-mamx-tile", "-mamx-bf16")
 FLAGS = {"avx2": AVX2, "avx512": AVX512, "avx512_vnni": VNNI, "avx512_bf16": BF16, "amx_bf16": AMX}
 COMMON = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-w")
+
+WASM = HERE / "kernels.wasm"
+SYSTEM = Path("/usr/include/wasm32-wasi")  # headers of C and C++ for WebAssembly
+TO_WASM = (
+    "--target=wasm32-wasi", "-msimd128", "-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-w",
+    "-fno-exceptions", "-fno-rtti", "-fno-c++-static-destructors", "-mexec-model=reactor", "-nodefaultlibs",
+    "-isystem", str(SYSTEM / "c++" / "v1"), "-isystem", str(SYSTEM),
+    "-Wl,--export=room,--export=run,--export=kernels,--strip-all", "-lc++", "-lc++abi", "-lc",
+)  # fmt: skip
 
 
 def digest(sources: Path = HERE) -> str:
@@ -69,6 +81,18 @@ def compiled(cxx: str, name: str, into: Path) -> Path | None:
     return out
 
 
+def wasm(out: Path = WASM) -> Path | None:
+    """Compile kernels.wasm, with the same bytes on every machine. None without its compiler or headers, or if the compiler refuses."""
+    clang = shutil.which("clang++-16")
+    if clang is None or shutil.which("wasm-ld-16") is None or not (SYSTEM / "c++" / "v1").is_dir():
+        return None
+    made = subprocess.run([clang, "kernels.cpp", "-o", str(out), *TO_WASM], cwd=HERE, check=False)
+    if made.returncode:
+        return None
+    out.chmod(0o644)  # the linker makes a program
+    return out
+
+
 def platform_tag(libraries: list[Path]) -> str:
     """Return the platform of a wheel that holds `libraries`: the oldest glibc that has every symbol they need.
 
@@ -83,6 +107,6 @@ def platform_tag(libraries: list[Path]) -> str:
 
 
 if __name__ == "__main__":
-    libraries = build()
+    libraries = [path for path in [wasm()] if path is not None] if sys.argv[1:] == ["wasm"] else build()
     print(*libraries, sep="\n")
     sys.exit(0 if libraries else 1)

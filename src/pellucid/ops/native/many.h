@@ -46,7 +46,7 @@ static void weave(const T* x, i64 rows, i64 k, i64 stride, float* to) {
   for (i64 v = 0; v < VECTORS<X>; v++)
     for (i64 l = 0; l < LANES; l++) at[v][l] = SUMS == 1 ? leaf(l, 0) * size + v * stride : leaf(l, v) * size;
   for (i64 i = 0; i < k; i += PAIR, to += EACH<X> * stride) {
-    __m256 a[VECTORS<X>][16];
+    Eight a[VECTORS<X>][16];
     for (i64 r = 0; r < 8; r++) {
       Loaded<X> f{};
       if (r < rows) factor(x + r * k + i, f, k - i);

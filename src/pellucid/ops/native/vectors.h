@@ -1,9 +1,11 @@
-// Vectors of 8 (AVX2) or 16 (AVX-512) floats, and the two types in memory: float, and bf16 as its 16 bits.
+// Vectors of 8 (AVX2, WebAssembly) or 16 (AVX-512) floats, and the two types in memory: float, and bf16 as its 16 bits.
 //
 // The one idea: everything is computed in float and rounded once, to nearest even, when it is stored. Products are added only by `fma`,
 // and the compiler may not contract others (-ffp-contract=off), so a sum has the same bits wherever it is inlined.
 #pragma once
+#if !defined(__wasm__)
 #include <immintrin.h>
+#endif
 
 #include <cmath>
 #include <cstdint>
@@ -14,7 +16,9 @@
 using i64 = int64_t;
 using u16 = uint16_t;  // bf16: the upper half of a float
 
-#if defined(__AVX512F__)
+#if defined(__wasm__)
+#include "vectors_wasm.h"
+#elif defined(__AVX512F__)
 using V = __m512;
 using I = __m512i;
 constexpr i64 LANES = 16;
@@ -84,6 +88,10 @@ static inline void store_low(u16* p, I v) {
 }
 #endif
 
+#if !defined(__wasm__)
+using Eight = __m256;
+static inline Eight set8(float f) { return _mm256_set1_ps(f); }
+static inline void store8(float* p, Eight v) { _mm256_storeu_ps(p, v); }
 static inline float total(V a) {
   __m256 f = fold(a);
   __m128 h = _mm_add_ps(_mm256_castps256_ps128(f), _mm256_extractf128_ps(f, 1));
@@ -116,6 +124,34 @@ template <int N>
 #endif
   return u[0];
 }
+// Sum eight vectors, each to one lane of the result, all in the same order.
+static inline Eight eight(const V* a) {
+  const Eight p = _mm256_hadd_ps(_mm256_hadd_ps(fold(a[0]), fold(a[1])), _mm256_hadd_ps(fold(a[2]), fold(a[3])));
+  const Eight q = _mm256_hadd_ps(_mm256_hadd_ps(fold(a[4]), fold(a[5])), _mm256_hadd_ps(fold(a[6]), fold(a[7])));
+  return _mm256_add_ps(_mm256_permute2f128_ps(p, q, 0x20), _mm256_permute2f128_ps(p, q, 0x31));
+}
+// Transpose eight vectors of eight: to[at[j] + i] = v[i][j].
+static inline void transpose(const Eight* v, float* to, const i64* at) {
+  Eight a[8], b[8];
+  for (int i = 0; i < 8; i += 2) a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]), a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+  for (int i = 0; i < 8; i += 4)
+    for (int j = 0; j < 2; j++) {
+      b[i + 2 * j] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0x44);
+      b[i + 2 * j + 1] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0xee);
+    }
+  for (int j = 0; j < 4; j++) {
+    _mm256_storeu_ps(to + at[j], _mm256_permute2f128_ps(b[j], b[j + 4], 0x20));
+    _mm256_storeu_ps(to + at[j + 4], _mm256_permute2f128_ps(b[j], b[j + 4], 0x31));
+  }
+}
+static inline void halves(V v, Eight* out) {
+#if defined(__AVX512F__)
+  out[0] = _mm512_castps512_ps256(v), out[8] = _mm512_extractf32x8_ps(v, 1);
+#else
+  out[0] = v;
+#endif
+}
+#endif
 static inline float largest(V a) {
   float each[LANES], top;
   store(each, a);
@@ -219,8 +255,13 @@ static inline void factor(const T* p, F& to, i64 n) {
   std::memcpy(some, p, n * sizeof(T));
   factor(some, to);
 }
+#if defined(__wasm__)
+template <class F>
+static inline void kept(F&) {}
+#else
 static inline void kept(Wide& f) { asm("" : "+v"(f.a), "+v"(f.b)); }  // keep in registers: else GCC loads them again for every row of w
 static inline void kept(I& f) { asm("" : "+v"(f)); }
+#endif
 // Add the products to even and odd, in this order; they may be one vector.
 static inline void meet(const Wide& w, const Wide& x, V& even, V& odd) { even = fma(w.a, x.a, even), odd = fma(w.b, x.b, odd); }
 static inline void add_product(V w, V x, V& sum, float) { sum = fma(w, x, sum); }  // of words: a float in each lane, or two numbers in bf16
@@ -264,30 +305,6 @@ static inline void arrange(const u16* x, u16* to, i64 n, i64 stride = PAIR) {
     factor(x + i, bits, n - i);
     store_bits(to, bits);
   }
-}
-
-// ---- transposing
-
-// Transpose eight vectors of eight: to[at[j] + i] = v[i][j].
-static inline void transpose(const __m256* v, float* to, const i64* at) {
-  __m256 a[8], b[8];
-  for (int i = 0; i < 8; i += 2) a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]), a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-  for (int i = 0; i < 8; i += 4)
-    for (int j = 0; j < 2; j++) {
-      b[i + 2 * j] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0x44);
-      b[i + 2 * j + 1] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0xee);
-    }
-  for (int j = 0; j < 4; j++) {
-    _mm256_storeu_ps(to + at[j], _mm256_permute2f128_ps(b[j], b[j + 4], 0x20));
-    _mm256_storeu_ps(to + at[j + 4], _mm256_permute2f128_ps(b[j], b[j + 4], 0x31));
-  }
-}
-static inline void halves(V v, __m256* out) {
-#if defined(__AVX512F__)
-  out[0] = _mm512_castps512_ps256(v), out[8] = _mm512_extractf32x8_ps(v, 1);
-#else
-  out[0] = v;
-#endif
 }
 
 // ---- functions

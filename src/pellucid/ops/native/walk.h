@@ -6,10 +6,12 @@
 // call it waits until the first `after` calls of the list are done. So a thread that the system has suspended delays the others only by
 // the piece it has begun; running threads take the rest.
 #pragma once
+#if !defined(__wasm__)
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 #include <atomic>
 #include <cstdlib>
@@ -49,13 +51,16 @@ static inline float* scratch(i64 floats) {
     const i64 bytes = floats * 4 > 2 * buffer.size ? floats * 4 : 2 * buffer.size, line = bytes < PAGE / 4 ? 64 : PAGE;
     std::free(buffer.at);
     buffer.size = parts(bytes, line) * line, buffer.at = std::aligned_alloc(line, buffer.size);
+#if !defined(__wasm__)
     if (line == PAGE) madvise(buffer.at, buffer.size, MADV_HUGEPAGE);  // a hint: without huge pages the memory is in small ones
+#endif
   }
   return (float*)buffer.at;
 }
 
-// A kernel's words are a struct of 8-byte fields, and FIELDS names them in their order. Python reads the names and types from here (see
-// kernels.cpp) and passes each word by its name, so that the order is written in the struct alone.
+// A kernel's words are a struct of integers, doubles and pointers, and FIELDS names them in their order. Python, and the page's script, read
+// the names and types from here (see kernels.cpp) and pass each word by its name, so that the order is written in the struct alone. A word has
+// 8 bytes; WebAssembly's pointers have 4, and are aligned as C++ aligns them.
 #define FIELDS(...)                                       \
   static constexpr const char* field_names = #__VA_ARGS__; \
   constexpr auto fields() const { return std::tie(__VA_ARGS__); }
@@ -65,18 +70,22 @@ constexpr bool rising(const S& s, std::index_sequence<I...>) {
   const auto t = s.fields();
   return (((const void*)&std::get<I>(t) < (const void*)&std::get<I + 1>(t)) && ...);
 }
-// True if FIELDS names every field of S, in order.
+// True if FIELDS names every field of S, in order. Clang compares no such addresses while it compiles; GCC has compiled the same structs.
 template <class S>
 constexpr bool in_order() {
+#if defined(__clang__)
+  return true;
+#else
   const S s{};
   constexpr size_t n = std::tuple_size<decltype(s.fields())>::value;
   return sizeof(S) == 8 * n && rising(s, std::make_index_sequence<n - 1>{});
+#endif
 }
-// Return a field's letter in Python's struct module: d for a double, q for an integer or a pointer.
+// Return a field's letter: d for a double, q for an integer, p for a pointer.
 template <class F>
 constexpr char letter() {
   static_assert(std::is_same_v<F, double> || std::is_same_v<F, i64> || std::is_pointer_v<F>, "a field is an i64, a double or a pointer");
-  return std::is_same_v<F, double> ? 'd' : 'q';
+  return std::is_same_v<F, double> ? 'd' : std::is_same_v<F, i64> ? 'q' : 'p';
 }
 template <class... F>
 static std::string letters(const std::tuple<const F&...>&) {
@@ -100,6 +109,10 @@ static Op op() {
           S::field_names, letters(S{}.fields())};
 }
 
+#if defined(__wasm__)  // one thread, which finds every earlier call done
+static inline void wait(Call&) {}
+static inline void wake(Call&) {}
+#else
 // Wait until a call is done: spin for some 50 us, then sleep, which frees the core for a thread that the system has not scheduled.
 static inline void wait(Call& c) {
   for (int spins = 0; spins < 2000; spins++) {
@@ -110,6 +123,10 @@ static inline void wait(Call& c) {
   for (int seen; (seen = c.done.load()) < c.pieces;) syscall(SYS_futex, (int*)&c.done, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
   c.asleep.fetch_sub(1);
 }
+static inline void wake(Call& c) {
+  if (c.asleep.load()) syscall(SYS_futex, (int*)&c.done, FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+}
+#endif
 
 static inline void walk(Call* calls, i64 count, const Op* ops) {
   i64 over = 0;  // the first `over` calls are known to be done
@@ -118,8 +135,7 @@ static inline void walk(Call* calls, i64 count, const Op* ops) {
     for (; over < c.after; over++) wait(calls[over]);
     Work work{c};
     if (!work.idle()) ops[c.op].work(c.words, work);
-    if (work.mine && c.done.fetch_add(work.mine) + work.mine >= c.pieces && c.asleep.load())
-      syscall(SYS_futex, (int*)&c.done, FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+    if (work.mine && c.done.fetch_add(work.mine) + work.mine >= c.pieces) wake(c);
   }
 }
 

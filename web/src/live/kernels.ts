@@ -1,0 +1,85 @@
+// The kernels in a browser: the C++ sources of ops/native as WebAssembly. They describe themselves, as their libraries do to Python.
+
+interface Exports {
+  memory: WebAssembly.Memory;
+  _initialize(): void;
+  room(bytes: bigint): number;
+  kernels(): number;
+  run(words: number, count: bigint, threads: bigint): void;
+}
+
+// code: of float32, bf16's is one more.  letters: p for a pointer, q for an integer, d for a double.
+interface Op { code: number; letters: string; fields: string[] }
+
+// A pointer is a region of the plan and an offset in it.
+export type Word = number | [number, number] | null;
+export interface PlannedCall { op: string; half: number; words: Record<string, Word> }
+
+const HEAD = 3; // words of a call before its own: the op, how many follow, the calls it waits for
+
+export class Kernels {
+  readonly ops = new Map<string, Op>();
+  private constructor(private readonly exports: Exports) {
+    exports._initialize();
+    this.described(exports.kernels()).split("\n").filter(Boolean).forEach((line, i) => {
+      const [name = "", letters = "", ...fields] = line.split(" ");
+      this.ops.set(name, { code: 2 * i, letters, fields: fields.map((f) => f.replace(",", "")) });
+    });
+  }
+
+  static async of(bytes: BufferSource): Promise<Kernels> {
+    const { instance } = await WebAssembly.instantiate(bytes, {});
+    return new Kernels(instance.exports as unknown as Exports);
+  }
+
+  // The whole memory. It is another object after the memory has grown, so nobody keeps it.
+  get memory(): ArrayBuffer {
+    return this.exports.memory.buffer;
+  }
+
+  private described(at: number): string {
+    const bytes = new Uint8Array(this.memory, at);
+    return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
+  }
+
+  // Memory that stays, filled with zeros.
+  room(bytes: number): number {
+    const at = this.exports.room(BigInt(Math.max(64, bytes))) >>> 0;
+    if (at === 0) throw new RangeError(`WebAssembly: no memory for ${bytes} bytes`);
+    new Uint8Array(this.memory, at, bytes).fill(0);
+    return at;
+  }
+
+  // Calls as words in memory, each pointer as an address. A struct is laid out as C++ lays it out here: a pointer has four bytes.
+  packed(calls: readonly PlannedCall[], address: readonly number[]): { at: number; count: number } {
+    const parts = calls.map((call) => this.words(call, address)), at = this.room(parts.reduce((n, p) => n + p.byteLength, 0));
+    parts.reduce((to, part) => { new Uint8Array(this.memory).set(part, to); return to + part.byteLength; }, at);
+    return { at, count: calls.length };
+  }
+
+  private words({ op: name, half, words }: PlannedCall, address: readonly number[]): Uint8Array {
+    const op = this.ops.get(name);
+    if (!op || op.fields.some((f) => !(f in words))) throw new RangeError(`${name}(${Object.keys(words).join(", ")}) is no kernel of this build`);
+    const view = new DataView(new ArrayBuffer(8 * (HEAD + op.fields.length)));
+    let at = 8 * HEAD;
+    op.fields.forEach((field, i) => {
+      const word = words[field] ?? null, letter = op.letters[i];
+      if (letter === "p") {
+        view.setUint32(at, Array.isArray(word) ? (address[word[0]] ?? 0) + word[1] : 0, true);
+        at += 4;
+        return;
+      }
+      at = Math.ceil(at / 8) * 8;
+      if (letter === "d") view.setFloat64(at, word as number, true);
+      else view.setBigInt64(at, BigInt(word as number), true);
+      at += 8;
+    });
+    const many = Math.ceil(at / 8);
+    [op.code + half, many - HEAD, 0].forEach((n, i) => { view.setBigInt64(8 * i, BigInt(n), true); });
+    return new Uint8Array(view.buffer, 0, 8 * many);
+  }
+
+  run({ at, count }: { at: number; count: number }): void {
+    this.exports.run(at, BigInt(count), 1n);
+  }
+}
