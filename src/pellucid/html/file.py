@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,20 @@ def built(name: str) -> str:
 
 def written(recorded: dict[str, Any]) -> str:
     """Return the text of the file with this recording; see `recording`."""
+    return page({"recorded": inert(recorded)})
+
+
+def page(carried: Mapping[str, str], allowed: str = "") -> str:
+    """Return the page as one file. carried: inert texts for its script, by the ids of their elements.  allowed: what else it may run."""
     script, style, icon = closed(built("page.js")), built("page.css"), packed(built("icon.svg").encode())
-    only = {"default-src": NONE, "script-src": f"'{digest(script)}'", "style-src": f"'{digest(style)}'", "img-src": "data:"}
+    only = {"default-src": NONE, "script-src": f"'{digest(script)}'{allowed}", "style-src": f"'{digest(style)}'", "img-src": "data:"}
     policy = "; ".join(f"{what} {where}" for what, where in (only | {"base-uri": NONE, "form-action": NONE}).items())
     lines = [
         "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8" />',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}" />',
         '<meta name="viewport" content="width=device-width, initial-scale=1" />', '<meta name="color-scheme" content="light dark" />',
         f'<link rel="icon" href="data:image/svg+xml;base64,{icon}" />', "<title>Pellucid</title>", f"<style>{style}</style>", "</head>",
-        "<body>", '<div id="page"></div>', f'<script type="application/json" id="recorded">{inert(recorded)}</script>',
+        "<body>", '<div id="page"></div>', *(f'<script type="application/json" id="{id}">{text}</script>' for id, text in carried.items()),
         f'<script type="module">{script}</script>', "</body>", "</html>", "",
     ]  # fmt: skip
     return "\n".join(lines)

@@ -13,6 +13,7 @@ export interface PlanDocument { schema: 1; regions: Region[]; calls: PlannedCall
 export class Plan {
   private readonly address: number[];
   private readonly list: { at: number; count: number };
+  private readonly tails = new Map<number, { at: number; count: number }>(); // by the call before them
 
   constructor(private readonly kernels: Kernels, readonly document: PlanDocument, weights: ReadonlyMap<string, Stored>) {
     this.address = document.regions.map((r) => kernels.room(r.bytes));
@@ -61,5 +62,15 @@ export class Plan {
 
   get logits(): Float32Array {
     return this.read(this.document.logits);
+  }
+
+  // The logits as if this row stood at a place of the plan: the calls after the one that writes there run once more.
+  logitsFrom(place: Place, row: Float32Array): Float32Array {
+    const first = this.document.calls.findIndex((call) => Object.values(call.words).some((w) => Array.isArray(w) && w[0] === place.region));
+    let tail = this.tails.get(first);
+    if (!tail) this.tails.set(first, (tail = this.kernels.packed(this.document.calls.slice(first + 1), this.address)));
+    new Float32Array(this.kernels.memory, (this.address[place.region] ?? 0) + place.at, row.length).set(row);
+    this.kernels.run(tail);
+    return this.logits;
   }
 }

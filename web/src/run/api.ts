@@ -11,6 +11,9 @@ import type { MapDocument } from "./map_documents";
 import { attributed, type Attribution } from "./lens";
 import type { Measured, Measuring } from "./measured";
 import { recorded, unpacked, type Carried } from "./recorded";
+import { Refused } from "./refused";
+import { answer as computed, part } from "../live/answers";
+import { live, served } from "../live/present";
 import { before } from "../sampling/forced";
 import { read } from "../sampling/settings";
 import { say } from "../messages";
@@ -23,7 +26,7 @@ const token = bring();
 function bring(): string {
   const fragment = new URLSearchParams(location.hash.slice(1)), brought = fragment.get("token");
   fragment.delete("token");
-  if (brought !== null && !recorded) history.replaceState(null, "", `${location.pathname}${location.search}${fragment.size ? `#${fragment}` : ""}`);
+  if (brought !== null && served) history.replaceState(null, "", `${location.pathname}${location.search}${fragment.size ? `#${fragment}` : ""}`);
   const own = brought !== null && /^[\w-]+$/.test(brought) ? brought : null; // anything may stand in a link, and not all of it in a header
   try {
     if (own === null) return sessionStorage.getItem(KEPT) ?? "";
@@ -32,13 +35,14 @@ function bring(): string {
   return own ?? "";
 }
 
-export class Refused extends Error {}
+export { Refused };
 
 let running = 0;
 const waiting: (() => void)[] = [];
 
 async function ask(path: string, init: RequestInit = {}): Promise<Response> {
   if (recorded) throw new Refused(say("page.saved.absent"));
+  if (live) throw new Refused(say("page.live.served", { model: live.model }));
   while (running >= TOGETHER) await new Promise<void>((go) => waiting.push(go));
   running++;
   try {
@@ -68,6 +72,7 @@ const REMEMBERED = 2000;
 async function json<T>(path: string, init?: RequestInit): Promise<T> {
   const key = typeof init?.body === "string" ? `${path} ${init.body}` : path;
   if (recorded && key in recorded.answers) return recorded.answers[key] as T;
+  if (live) return computed(path, typeof init?.body === "string" ? JSON.parse(init.body) : undefined) as Promise<T>;
   const answer = (await (await ask(path, init)).json()) as T;
   if (answered.delete(key) || answered.size < REMEMBERED || answered.delete(answered.keys().next().value as string)) answered.set(key, answer);
   return answer;
@@ -197,9 +202,11 @@ export const stats = async (run: string, n: number): Promise<Stats> => (await js
 export const weightStats = async (model: string, run: string, path: string): Promise<Stats> => (await json<{ stats: Stats }>(`weights/tensor/stats?${query({ ...whose(model, run), path })}`)).stats;
 
 export async function tensor(run: string, n: number, at: string, level: number): Promise<ArrayBuffer> {
-  return (await ask(`runs/${run}/tensors/${n}?at=${at}&level=${level}`)).arrayBuffer();
+  const path = `runs/${run}/tensors/${n}?at=${at}&level=${level}`;
+  return live ? part(path) : (await ask(path)).arrayBuffer();
 }
 
 export async function weight(model: string, run: string, path: string, at: string, level: number): Promise<ArrayBuffer> {
-  return (await ask(`weights/tensor?${query({ ...whose(model, run), path, at, level })}`)).arrayBuffer();
+  const request = `weights/tensor?${query({ ...whose(model, run), path, at, level })}`;
+  return live ? part(request) : (await ask(request)).arrayBuffer();
 }

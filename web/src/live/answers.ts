@@ -1,0 +1,120 @@
+// The server's part of a page that runs its model: the page's requests, answered by what is computed here.
+
+import { say } from "../messages";
+import { cut, pooled } from "../run/recorded";
+import { Refused } from "../run/refused";
+import { ranked, type Sampling } from "../sampling/stages";
+import { decode } from "../tensor/decode";
+import { parse, type Stored } from "../tensor/safetensors";
+import { Bpe } from "./bpe";
+import { Kernels } from "./kernels";
+import { lensOf, mapOf } from "./live_map";
+import { LiveModel, LiveRun, statsOf } from "./live_run";
+import { Plan } from "./plan";
+import { carried, live, type LiveDocument } from "./present";
+
+const RUNS = 8; // that are kept, the newest
+const MOST = 256; // new tokens of a run
+
+interface Ready { model: LiveModel; weights: ReadonlyMap<string, Stored> }
+const runs = new Map<string, LiveRun>();
+let made: Promise<Ready> | undefined;
+
+const unpacked = (text: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+
+// The bytes that the file carries, if they are those that were written.
+async function checked(part: keyof LiveDocument["sha256"], expected: string): Promise<Uint8Array<ArrayBuffer>> {
+  const bytes = unpacked(carried(part));
+  if (!isSecureContext) throw new Refused(say("page.live.insecure"));
+  const found = hex(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes)));
+  if (found !== expected) throw new Refused(say("page.live.damaged", { part: say(part === "weights" ? "page.live.weights" : "page.live.binary"), found, expected }));
+  return bytes;
+}
+
+const hex = (bytes: Uint8Array): string => Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+
+async function load(document: LiveDocument): Promise<Ready> {
+  const [file, binary] = await Promise.all([checked("weights", document.sha256.weights), checked("kernels", document.sha256.kernels)]);
+  const weights = parse(file.buffer).tensors;
+  return { model: new LiveModel(document, new Plan(await Kernels.of(binary), document.plan, weights), new Bpe(document)), weights };
+}
+
+const ready = (document: LiveDocument): Promise<Ready> => (made ??= load(document));
+
+interface Body { model?: string; prompt?: string; ids?: number[]; new?: number; sampling?: Partial<Sampling>; forced?: Record<string, number>; with?: string[]; changes?: string[]; row?: number; top?: number }
+
+// The answer to a request, as the server's JSON. path: behind "api/".
+export async function answer(path: string, body: Body | undefined): Promise<unknown> {
+  if (!live) throw new Refused(say("page.live.served", { model: "" }));
+  if (path in live.answers && !body) return live.answers[path];
+  const { model, weights } = await ready(live), [place = "", query = ""] = path.split("?"), words = place.split("/"), fields = new URLSearchParams(query);
+  if (place === "runs" && body) return started(model, body).document();
+  if (place === "switches") return { schema: 1, switches: [] };
+  if (place === "weights/tensor/stats") return { stats: statsOf(decode(weightOf(weights, fields.get("path") ?? ""))) };
+  const run = words[0] === "runs" ? runs.get(words[1] ?? "") : undefined, [, , kind, number, what] = words, k = Number(number);
+  if (!run || (kind === "steps" && !run.steps[k])) throw absent();
+  if (words.length === 2) return run.document();
+  if (kind === "tensors" && what === "stats") return { stats: statsOf(run.at(k).values) };
+  if (kind !== "steps") throw absent();
+  const row = Number(fields.get("row") ?? body?.row ?? -1);
+  if (what === undefined) return { schema: 1, run: run.id, step: k, tensors: run.tensors(k) };
+  if (what === "map") return mapOf(run, k);
+  if (what === "lens") return { schema: 1, run: run.id, step: k, row, id: Number(fields.get("id")), layers: lensOf(run, k, row, Number(fields.get("id")), Number(fields.get("top") ?? 5)) };
+  if (what === "sample") return pieces(run, k, row, body?.top ?? 20);
+  throw absent();
+}
+
+const absent = (): Refused => new Refused(say("page.live.served", { model: live?.model ?? "" }));
+
+function started(model: LiveModel, body: Body): LiveRun {
+  if ((body.with?.length ?? 0) > 0 || (body.changes?.length ?? 0) > 0) throw absent();
+  const { longest, pieces } = model.document, ids = body.ids ?? model.bpe.encode(body.prompt ?? ""), steps = body.new ?? 1;
+  const outside = ids.find((id) => id >= pieces.length);
+  if (outside !== undefined) throw new Refused(say("page.live.row", { field: "ids", found: outside, allowed: `0..${pieces.length - 1}` }));
+  if (ids.length === 0) throw new Refused(say("page.live.empty"));
+  if (ids.length + Math.min(steps, MOST) - 1 > longest) throw new Refused(say("page.live.long", { found: ids.length + steps - 1, limit: longest }));
+  const forced = new Map(Object.entries(body.forced ?? {}).map(([step, id]) => [Number(step), id]));
+  const run = new LiveRun(model, { prompt: body.ids ? null : (body.prompt ?? ""), ids, steps: Math.min(steps, MOST), sampling: body.sampling ?? {}, forced });
+  runs.set(run.id, run);
+  while (runs.size > RUNS) runs.delete(runs.keys().next().value as string);
+  return run;
+}
+
+// The likeliest tokens of a row, by their pieces; the page makes the stages itself.
+function pieces(run: LiveRun, k: number, row: number, top: number): unknown {
+  const step = run.steps[k], all = step?.values.get("logits") ?? new Float32Array(), width = all.length / (step?.fed.length ?? 1), at = row < 0 ? (step?.fed.length ?? 1) + row : row;
+  const order = ranked(all.subarray(at * width, (at + 1) * width));
+  return { schema: 1, run: run.id, step: k, row, picked: step?.picked ?? 0, rows: order.slice(0, top).map((id) => ({ id, piece: run.model.bpe.shown(id) })) };
+}
+
+function weightOf(weights: ReadonlyMap<string, Stored>, path: string): Stored {
+  const stored = weights.get(path);
+  if (!stored) throw new Refused(say("page.live.row", { field: "path", found: path, allowed: [...weights.keys()].slice(0, 5).join(", ") }));
+  return stored;
+}
+
+const bytesOf = (x: Float32Array | Float64Array): Uint8Array => new Uint8Array(x.buffer, x.byteOffset, x.byteLength);
+
+// A part of a tensor or a weight, as the bytes of a safetensors file with one tensor.
+export async function part(path: string): Promise<ArrayBuffer> {
+  if (!live) throw absent();
+  const { weights } = await ready(live), [place = "", query = ""] = path.split("?"), fields = new URLSearchParams(query), words = place.split("/");
+  let whole: Stored;
+  if (place === "weights/tensor") {
+    const stored = weightOf(weights, fields.get("path") ?? "");
+    whole = { dtype: "F32", shape: stored.shape, bytes: bytesOf(decode(stored)) };
+  } else {
+    const { values, shape } = runs.get(words[1] ?? "")?.at(Number(words[3])) ?? {};
+    if (!values || !shape) throw absent();
+    whole = { dtype: "F32", shape, bytes: bytesOf(values) };
+  }
+  const own = cut(whole, fields.get("at") ?? whole.shape.map(() => ":").join()), level = Number(fields.get("level") ?? 0);
+  const sent = level > 0 ? pooled(decode(own), own.shape, level) : { values: decode(own), shape: own.shape };
+  const sha256 = hex(new Uint8Array(await crypto.subtle.digest("SHA-256", own.bytes.slice())));
+  const head = new TextEncoder().encode(JSON.stringify({ __metadata__: { sha256 }, x: { dtype: "F32", shape: sent.shape, data_offsets: [0, sent.values.byteLength] } }));
+  const out = new Uint8Array(8 + head.length + sent.values.byteLength);
+  new DataView(out.buffer).setBigUint64(0, BigInt(head.length), true);
+  out.set(head, 8);
+  out.set(bytesOf(sent.values), 8 + head.length);
+  return out.buffer;
+}

@@ -1,0 +1,148 @@
+// A run of a prompt, computed here: every tensor of each step, row by row by the plan, and the documents that the server would write of it.
+
+import type { MaskDocument, TokenDocument } from "../run/documents";
+import type { Answer, Candidate, Run, Stats, Step, Tensor } from "../run/types";
+import { drawToken, GREEDY, probabilities, ranked, stages, type Sampling } from "../sampling/stages";
+import type { Bpe } from "./bpe";
+import type { Place, Plan } from "./plan";
+import type { LiveDocument, StepTensor } from "./present";
+
+export interface LiveStep { fed: number[]; past: number; values: Map<string, Float32Array>; errors: Map<string, number>; picked: number; answer: Answer }
+export interface Asked { prompt: string | null; ids: number[]; steps: number; sampling: Partial<Sampling>; forced: ReadonlyMap<number, number> }
+
+export class LiveModel {
+  private readonly taps: Map<string, Place>;
+  constructor(readonly document: LiveDocument, readonly plan: Plan, readonly bpe: Bpe) {
+    this.taps = new Map(document.plan.taps.map((tap) => [tap.path, tap]));
+  }
+
+  // The tensors of rows `past` and after. before: of the steps until now, which hold the keys.
+  rows(fed: readonly number[], past: number, before: readonly LiveStep[]): Pick<LiveStep, "values" | "errors"> {
+    const rows = new Map<string, Float32Array[]>([...this.taps.keys()].map((path) => [path, []]));
+    fed.forEach((token, i) => {
+      this.plan.step(token, past + i, past + fed.length);
+      for (const [path, tap] of this.taps) rows.get(path)?.push(this.plan.read(tap));
+    });
+    const values = new Map([...rows].map(([path, all]) => [path, joined(all)])), errors = new Map<string, number>();
+    for (const t of this.document.tensors) {
+      if (t.op === "scores") this.inside(t, fed.length, past, before, values, errors);
+      if (t.op === "last row") values.set(t.path, (rows.get("logits")?.at(-1) ?? new Float32Array()).slice());
+    }
+    return { values, errors };
+  }
+
+  // Scores and pattern of one attention, which its kernel does not write: from the queries of these rows and all keys, in double.
+  private inside(scores: StepTensor, fed: number, past: number, before: readonly LiveStep[], values: Map<string, Float32Array>, errors: Map<string, number>): void {
+    const part = scores.path.replace(/\.scores$/, ""), [query = "", key = ""] = scores.inputs, q = values.get(query) ?? new Float32Array();
+    const all = (path: string): Float32Array => joined([...before.map((s) => s.values.get(path) ?? new Float32Array()), values.get(path) ?? new Float32Array()]);
+    const k = all(key), v = all(`${part}.v`), z = values.get(`${part}.z`) ?? new Float32Array();
+    const [, , heads = 1, width = 1] = this.taps.get(query)?.shape ?? [], groups = this.taps.get(key)?.shape[2] ?? 1, out = this.taps.get(`${part}.v`)?.shape[3] ?? 1;
+    const keys = past + fed, mask = (this.document.run["masks"] as Record<string, MaskDocument>)[part], scale = Number(scores.settings["scale"]);
+    const raw = new Float32Array(heads * fed * keys), shares = new Float32Array(raw.length);
+    let error = 0;
+    for (let h = 0; h < heads; h++)
+      for (let t = 0; t < fed; t++) {
+        const g = Math.floor(h / (heads / groups)), from = (h * fed + t) * keys, at = (t * heads + h) * width, position = past + t;
+        for (let s = 0; s < keys; s++) {
+          let sum = 0;
+          for (let i = 0; i < width; i++) sum += (q[at + i] ?? 0) * (k[(s * groups + g) * width + i] ?? 0);
+          raw[from + s] = sum * scale;
+        }
+        const first = Math.max(0, mask?.window ? position - mask.window + 1 : 0, mask?.chunk ? Math.floor(position / mask.chunk) * mask.chunk : 0);
+        let top = -Infinity, total = 0;
+        for (let s = first; s <= position; s++) top = Math.max(top, raw[from + s] ?? 0);
+        for (let s = first; s <= position; s++) total += Math.exp((raw[from + s] ?? 0) - top);
+        for (let s = first; s <= position; s++) shares[from + s] = Math.exp((raw[from + s] ?? 0) - top) / total;
+        for (let i = 0; i < out; i++) {
+          let sum = 0;
+          for (let s = first; s <= position; s++) sum += (shares[from + s] ?? 0) * (v[(s * groups + g) * out + i] ?? 0);
+          error = Math.max(error, Math.abs(sum - (z[(t * heads + h) * out + i] ?? 0)));
+        }
+      }
+    for (const [path, x] of [[scores.path, raw], [`${part}.pattern`, shares]] as const) {
+      values.set(path, x);
+      errors.set(path, error);
+    }
+  }
+
+  candidate(id: number, logits: ArrayLike<number>, shares: ArrayLike<number>): Candidate {
+    const text = this.bpe.decode([id]);
+    return { id, text: this.bpe.bytes(id).length > 0 ? text : null, piece: this.bpe.shown(id), logit: logits[id] ?? null, probability: shares[id] ?? null };
+  }
+
+  // What could come next, and what does: as Python's candidates of a step.
+  answer(logits: Float32Array, picked: number, count: number): Answer {
+    const shares = probabilities(Float64Array.from(logits)).values;
+    return { row: -1, picked: this.candidate(picked, logits, shares), candidates: ranked(logits).slice(0, count).map((id) => this.candidate(id, logits, shares)) };
+  }
+}
+
+export class LiveRun {
+  readonly id = Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
+  readonly steps: LiveStep[] = [];
+  readonly new: number[] = [];
+  constructor(readonly model: LiveModel, readonly asked: Asked) {
+    const { document } = model, settings: Sampling = { ...GREEDY, ...asked.sampling };
+    for (let k = 0; k < asked.steps && !document.stops.includes(this.new.at(-1) ?? -1); k++) {
+      const fed = k === 0 ? asked.ids : this.new.slice(-1), past = k === 0 ? 0 : asked.ids.length + k - 1;
+      const made = model.rows(fed, past, this.steps), logits = model.plan.logits;
+      const drawn = asked.forced.get(k) ?? drawToken(stages(logits, settings, { prompt: asked.ids, output: this.new }), settings, k).id;
+      this.steps.push({ fed, past, ...made, picked: drawn, answer: model.answer(logits, drawn, document.candidates) });
+      this.new.push(drawn);
+    }
+  }
+
+  // The tensor of a number, and its step.
+  at(n: number): { step: LiveStep; tensor: StepTensor; values: Float32Array; shape: number[] } {
+    const each = this.model.document.tensors.length, step = this.steps[Math.floor(n / each)], tensor = this.model.document.tensors[n % each];
+    const values = tensor && step?.values.get(tensor.path);
+    if (!step || !tensor || !values) throw new RangeError(`no tensor ${n}`);
+    return { step, tensor, values, shape: shapeOf(tensor, step) };
+  }
+
+  tensors(k: number): Tensor[] {
+    const step = this.steps[k], all = this.model.document.tensors;
+    if (!step) return [];
+    return all.map((t, i) => {
+      const values = step.values.get(t.path) ?? new Float32Array(), stats = statsOf(values), rows = step.fed.length, keys = step.past + rows;
+      return {
+        ...t, n: k * all.length + i, shape: shapeOf(t, step), step: k, bytes: values.byteLength, error: step.errors.get(t.path) ?? null, stats,
+        flops: t.flops && t.flops[0] + t.flops[1] * rows + t.flops[2] * rows * keys, min: stats.min, mean: stats.mean, max: stats.max,
+      };
+    });
+  }
+
+  document(): Run {
+    const { model, asked } = this, { bpe } = model, each = model.document.tensors.length;
+    const token = (id: number): TokenDocument => ({ id, text: bpe.decode([id]), bytes: Array.from(bpe.bytes(id), (b) => b.toString(16).padStart(2, "0")).join("") });
+    const steps: Step[] = this.steps.map((s, k) => ({ step: k, fed: s.fed, past: s.past, first: k * each, count: each, answers: [s.answer], next: s.answer.picked, candidates: s.answer.candidates }));
+    return {
+      ...model.document.run, schema: 1, run: this.id, model: model.document.model, switches: [], prompt: asked.prompt, ids: asked.ids, pieces: asked.ids.map((id) => bpe.shown(id)), tokens: asked.ids.map(token),
+      new: this.new, new_pieces: this.new.map((id) => bpe.shown(id)), ended: model.document.stops.includes(this.new.at(-1) ?? -1), text: bpe.decode(this.new),
+      sampling: { ...GREEDY, ...asked.sampling }, forced: Object.fromEntries(asked.forced), edited: [], torn: [], next: steps[0]?.next ?? null, candidates: steps[0]?.candidates ?? [], steps, tensors: this.tensors(0),
+    } as unknown as Run;
+  }
+}
+
+const shapeOf = (t: StepTensor, step: LiveStep): number[] => t.shape.map((n) => (n === "T" ? step.fed.length : n === "S" ? step.past + step.fed.length : n));
+
+export function joined(parts: readonly Float32Array[]): Float32Array {
+  const all = new Float32Array(parts.reduce((n, p) => n + p.length, 0));
+  parts.reduce((at, part) => { all.set(part, at); return at + part.length; }, 0);
+  return all;
+}
+
+// Of the finite values, in double.
+export function statsOf(x: ArrayLike<number>): Stats {
+  let min = Infinity, max = -Infinity, sum = 0, square = 0, count = 0, nan = 0, inf = 0;
+  for (let i = 0; i < x.length; i++) {
+    const n = x[i] ?? NaN;
+    if (Number.isNaN(n)) { nan++; continue; }
+    if (!Number.isFinite(n)) { inf++; continue; }
+    min = Math.min(min, n), max = Math.max(max, n), sum += n, count++;
+  }
+  const mean = sum / count;
+  for (let i = 0; i < x.length; i++) if (Number.isFinite(x[i] ?? NaN)) square += ((x[i] ?? 0) - mean) ** 2;
+  if (count === 0) return { min: null, max: null, mean: null, std: null, absmax: null, nan, inf };
+  return { min, max, mean, std: Math.sqrt(square / count), absmax: Math.max(-min, max), nan, inf };
+}
