@@ -1,4 +1,4 @@
-"""The page in one file that runs its model: weights, a recorded plan, the kernels as WebAssembly, and what of the server's answers no run changes.
+"""The page in one file that runs its model: weights, a recorded plan, kernels as WebAssembly, and the server's answers that no run changes.
 
 A tensor's document depends on a run only by its rows: T rows after which S keys are stored. A few runs of other lengths give the terms of
 its FLOPs, and show that nothing else of it changes; a model of which that is not so is refused.
@@ -22,6 +22,7 @@ from pellucid.messages import language, say
 from pellucid.ops.native import make
 from pellucid.runs.answers import tokenizer_of
 from pellucid.runs.execute import run_prompt
+from pellucid.runs.kept_run import Run
 from pellucid.runs.limits import LIMITS
 from pellucid.runs.model_registry import LoadedModel
 from pellucid.runs.request import RunRequest
@@ -32,6 +33,7 @@ SCHEMA = 1
 LONGEST = 1024  # tokens of a text, for a model without a limit of its own
 ALLOWED = " 'wasm-unsafe-eval'"  # compile WebAssembly; nothing else is evaluated
 LENGTHS, NEW = (3, 5), 3  # of the prompts that are run, and their new tokens
+STARTS = 50  # ids that are tried as a prompt's, until a text goes on long enough
 ALIKE = ("family", "kind", "parameters", "dtype", "values", "blocks", "masks", "routings")  # fields that all runs of a model have alike
 OWN = ("n", "shape", "step", "bytes", "flops", "error", "stats", "min", "mean", "max")  # fields of a tensor that its run sets
 SCORES = {"scale", "width"}  # the settings of scores that the page computes itself
@@ -117,8 +119,7 @@ def steps(model: Model, plan: WrittenPlan) -> dict[str, Any]:
     seen: list[tuple[int, int, list[dict[str, Any]]]] = []
     common: dict[str, Any] = {}
     for length in LENGTHS:
-        request = RunRequest(model.name, ids=(0,) * length, new=NEW, forced=dict.fromkeys(range(NEW), 1))
-        run = run_prompt(loaded(model), request, Stop(), LIMITS)
+        run = run_of(model, length)
         own = {name: value for name, value in run_document(run).items() if name in ALIKE}
         if common and own != common:
             raise UseError("page.live.changing", model=model.name, path="-", field=next(n for n in ALIKE if own[n] != common[n]))
@@ -132,6 +133,16 @@ def steps(model: Model, plan: WrittenPlan) -> dict[str, Any]:
         if not (t["path"] in taps or computed(t)):
             raise UseError("page.live.tensor", model=model.name, path=t["path"], op=t["op"] or "-")
     return {"run": common, "tensors": tensors}
+
+
+def run_of(model: Model, length: int) -> Run:
+    """Return a run of a prompt of this many tokens with NEW new ones. A UseError if the model ends every text before."""
+    for start in range(1, STARTS):
+        ids = tuple((start + i) % model.config.vocab for i in range(length))
+        run = run_prompt(loaded(model), RunRequest(model.name, ids=ids, new=NEW), Stop(), LIMITS)
+        if run.trace.steps == NEW:
+            return run
+    raise UseError("page.live.ends", model=model.name)
 
 
 def computed(t: Mapping[str, Any]) -> bool:

@@ -7,6 +7,8 @@ import type { Bpe } from "./bpe";
 import type { Place, Plan } from "./plan";
 import type { LiveDocument, StepTensor } from "./present";
 
+const LAST = "last row"; // the op that gives the row a token is drawn from
+
 export interface LiveStep { fed: number[]; past: number; values: Map<string, Float32Array>; errors: Map<string, number>; picked: number; answer: Answer }
 export interface Asked { prompt: string | null; ids: number[]; steps: number; sampling: Partial<Sampling>; forced: ReadonlyMap<number, number> }
 
@@ -26,7 +28,6 @@ export class LiveModel {
     const values = new Map([...rows].map(([path, all]) => [path, joined(all)])), errors = new Map<string, number>();
     for (const t of this.document.tensors) {
       if (t.op === "scores") this.inside(t, fed.length, past, before, values, errors);
-      if (t.op === "last row") values.set(t.path, (rows.get("logits")?.at(-1) ?? new Float32Array()).slice());
     }
     return { values, errors };
   }
@@ -86,36 +87,46 @@ export class LiveRun {
     for (let k = 0; k < asked.steps && !document.stops.includes(this.new.at(-1) ?? -1); k++) {
       const fed = k === 0 ? asked.ids : this.new.slice(-1), past = k === 0 ? 0 : asked.ids.length + k - 1;
       const made = model.rows(fed, past, this.steps), logits = model.plan.logits;
+      if (!asked.forced.has(k)) for (const t of document.tensors) if (t.op === LAST) made.values.set(t.path, logits); // a given token is not drawn
       const drawn = asked.forced.get(k) ?? drawToken(stages(logits, settings, { prompt: asked.ids, output: this.new }), settings, k).id;
       this.steps.push({ fed, past, ...made, picked: drawn, answer: model.answer(logits, drawn, document.candidates) });
       this.new.push(drawn);
     }
   }
 
+  // The tensors that a step has, and the number of its first.
+  private own(k: number): StepTensor[] {
+    return this.model.document.tensors.filter((t) => this.steps[k]?.values.has(t.path));
+  }
+
+  private first(k: number): number {
+    return Array.from({ length: k }, (_, i) => this.own(i).length).reduce((a, b) => a + b, 0);
+  }
+
   // The tensor of a number, and its step.
-  at(n: number): { step: LiveStep; tensor: StepTensor; values: Float32Array; shape: number[] } {
-    const each = this.model.document.tensors.length, step = this.steps[Math.floor(n / each)], tensor = this.model.document.tensors[n % each];
+  at(n: number): { k: number; step: LiveStep; tensor: StepTensor; values: Float32Array; shape: number[] } {
+    const k = this.steps.findLastIndex((_, i) => this.first(i) <= n), step = this.steps[k], tensor = this.own(k)[n - this.first(k)];
     const values = tensor && step?.values.get(tensor.path);
     if (!step || !tensor || !values) throw new RangeError(`no tensor ${n}`);
-    return { step, tensor, values, shape: shapeOf(tensor, step) };
+    return { k, step, tensor, values, shape: shapeOf(tensor, step) };
   }
 
   tensors(k: number): Tensor[] {
-    const step = this.steps[k], all = this.model.document.tensors;
+    const step = this.steps[k], first = this.first(k);
     if (!step) return [];
-    return all.map((t, i) => {
+    return this.own(k).map((t, i) => {
       const values = step.values.get(t.path) ?? new Float32Array(), stats = statsOf(values), rows = step.fed.length, keys = step.past + rows;
       return {
-        ...t, n: k * all.length + i, shape: shapeOf(t, step), step: k, bytes: values.byteLength, error: step.errors.get(t.path) ?? null, stats,
+        ...t, n: first + i, shape: shapeOf(t, step), step: k, bytes: values.byteLength, error: step.errors.get(t.path) ?? null, stats,
         flops: t.flops && t.flops[0] + t.flops[1] * rows + t.flops[2] * rows * keys, min: stats.min, mean: stats.mean, max: stats.max,
       };
     });
   }
 
   document(): Run {
-    const { model, asked } = this, { bpe } = model, each = model.document.tensors.length;
+    const { model, asked } = this, { bpe } = model;
     const token = (id: number): TokenDocument => ({ id, text: bpe.decode([id]), bytes: Array.from(bpe.bytes(id), (b) => b.toString(16).padStart(2, "0")).join("") });
-    const steps: Step[] = this.steps.map((s, k) => ({ step: k, fed: s.fed, past: s.past, first: k * each, count: each, answers: [s.answer], next: s.answer.picked, candidates: s.answer.candidates }));
+    const steps: Step[] = this.steps.map((s, k) => ({ step: k, fed: s.fed, past: s.past, first: this.first(k), count: this.own(k).length, answers: [s.answer], next: s.answer.picked, candidates: s.answer.candidates }));
     return {
       ...model.document.run, schema: 1, run: this.id, model: model.document.model, switches: [], prompt: asked.prompt, ids: asked.ids, pieces: asked.ids.map((id) => bpe.shown(id)), tokens: asked.ids.map(token),
       new: this.new, new_pieces: this.new.map((id) => bpe.shown(id)), ended: model.document.stops.includes(this.new.at(-1) ?? -1), text: bpe.decode(this.new),

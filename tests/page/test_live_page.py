@@ -1,0 +1,185 @@
+"""The page that runs its model itself, in node, against Python: the same ids, the same tensors within float32, the same documents."""
+
+import base64
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pellucid
+from pellucid.api.model import Model
+from pellucid.documents.lens import lens_document
+from pellucid.documents.run import run_document, step_document
+from pellucid.documents.run_map import map_document
+from pellucid.html.live import live_page, loaded
+from pellucid.runs.execute import run_prompt
+from pellucid.runs.limits import LIMITS
+from pellucid.runs.request import RunRequest
+from pellucid.runs.worker import Stop
+
+WEB = Path(__file__).parents[2] / "web"
+BUNDLER = WEB / "node_modules" / ".bin" / "rolldown"
+SPECIMENS = ("capitals", "capitals-llama", "reader")
+NEAR = 2e-5  # of a tensor's largest number
+NEW = 4
+COUNTRIES = (
+    *("France", "Germany", "Italy", "Spain", "Japan", "China", "India", "Peru", "Chile", "Cuba", "Egypt", "Kenya", "Ghana", "Mali", "Chad"),
+    *("Norway", "Sweden", "Finland", "Poland", "Greece", "Turkey", "Iran", "Iraq", "Oman", "Qatar"),
+)
+FACTS = [(a, b, c) for a in ("red", "blue", "green") for b in ("white", "black") for c in ("Alda", "Borin")]
+ODD = [
+    "法国的首都是",
+    "A",
+    " ",
+    "Paris is the capital of",
+    "é à ü ñ",
+    "1 2 3 4 5",
+    "don't we'll I'm",
+    "line\nline\n\n  two",
+    "<|endoftext|>",
+]
+PROMPTS = [
+    *(f"The capital of {country} is" for country in COUNTRIES[:20]),
+    *(f"{country}'s capital is the city of" for country in COUNTRIES[20:]),
+    *(f"The key of Alda is {a}. The key of Borin is {b}. The key of {c} is" for a, b, c in FACTS),
+    *(*ODD, "日本の首都は", "🙂 the", "  x  y ", "The The The"),
+]
+TEXTS = [
+    *PROMPTS,
+    "\u0085a \ufeffb\u00a0c",
+    "a\t\tb\r\n\r\n c",
+    "x" * 50,
+    "१२३ ४५",
+    "it's 'S 'LL they're",
+    "\u3000宽 格",
+    "½ ² Ⅷ",
+    "e\u0301",
+    "\x00\x07",
+]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Return a function that runs requests on a page's file in node."""
+    if shutil.which("node") is None or not BUNDLER.exists():
+        pytest.skip("node, or the page's modules (cd web && npm ci), are not installed")
+    folder = tmp_path_factory.mktemp("live")
+    script = folder / "driver.mjs"
+    bundle = [str(BUNDLER), "src/live/driver.ts", "--format", "esm", "--platform", "node", "--file", str(script)]
+    subprocess.run(bundle, cwd=WEB, check=True, capture_output=True)
+
+    def run(page: Path, runs: list[dict[str, Any]] = [], texts: list[str] = [], timed: int = 0) -> Any:  # noqa: B006
+        out, asked = folder / "out.json", json.dumps({"runs": runs, "texts": texts, "timed": timed})
+        subprocess.run(["node", str(script), str(page), str(out)], input=asked, text=True, check=True)
+        return json.loads(out.read_text())
+
+    return run
+
+
+@pytest.fixture(scope="module", params=SPECIMENS)
+def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
+    model = pellucid.load(f"pellucid/{request.param}")
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(live_page(model), encoding="utf-8")
+    return model, path
+
+
+def values(text: str, shape: list[int]) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.float32).reshape(shape)
+
+
+def far(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Return the largest difference, by the largest number."""
+    return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30))
+
+
+def unlike(ours: Any, theirs: Any, path: str = "") -> list[str]:
+    """Return where two documents differ; of real numbers by more than NEAR of their size or of 1."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        return [p for k in theirs.keys() | ours.keys() for p in unlike(ours.get(k, "-"), theirs.get(k, "-"), f"{path}.{k}")]
+    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        return [p for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) for p in unlike(a, b, f"{path}[{i}]")]
+    if isinstance(theirs, float) and isinstance(ours, int | float):
+        return [] if abs(ours - theirs) <= NEAR * max(1.0, abs(theirs)) else [f"{path}: {ours} {theirs}"]
+    return [] if ours == theirs else [f"{path}: {ours} {theirs}"]
+
+
+def test_prompts_give_the_same_ids_and_tensors(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:
+    model, path = live
+    prompts = [p for p in PROMPTS if len(model.ids(p)) + NEW <= 60]
+    assert len(prompts) == len(PROMPTS) == 50
+    asked = [{"prompt": p, "steps": NEW, "sampling": {}, "whole": i < 6 or i > 40} for i, p in enumerate(prompts)]
+    for prompt, answer in zip(prompts, driver(path, asked)["answers"], strict=True):
+        run = run_prompt(loaded(model), RunRequest(model.name, prompt, new=NEW), Stop(), LIMITS)
+        assert answer["run"]["ids"] == run.trace.ids and answer["run"]["new"] == run.trace.new, prompt
+        theirs = [{s.path: s for s in run.trace if s.step == k} for k in range(run.trace.steps)]
+        for k, numbers in enumerate(answer.get("numbers", [])):
+            assert numbers.keys() == theirs[k].keys()
+            worst = max((far(values(x, list(theirs[k][p].shape)), theirs[k][p].value), p) for p, x in numbers.items())
+            assert worst[0] <= NEAR, (prompt, k, worst)
+
+
+def test_documents_are_the_servers(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:
+    """Every field of a run, its steps, its map and its lens, but for the run's id, what a tensor's cells are made of, and errors."""
+    model, path = live
+    prompt, new = PROMPTS[0], 3
+    answer = driver(path, [{"prompt": prompt, "steps": new, "sampling": {}, "forced": {"1": 5}, "whole": True}])["answers"][0]
+    run = run_prompt(loaded(model), RunRequest(model.name, prompt, new=new, forced={1: 5}), Stop(), LIMITS)
+
+    def same(ours: dict[str, Any], theirs: Any) -> list[str]:
+        theirs = json.loads(json.dumps(theirs)) | {"run": ours["run"]} if "run" in ours else theirs
+        return [d for d in unlike(ours, theirs) if not d.split(":")[0].endswith((".terms", ".error", ".sampling.bias"))]
+
+    assert same(answer["run"], run_document(run)) == []
+    for k, step in enumerate(answer["steps"]):
+        assert same({"tensors": step["tensors"]}, {"tensors": step_document(run, k)["tensors"]}) == []
+        assert same(step["map"], map_document(run, k, Stop())) == []
+        theirs = lens_document(run, k, -1, None, 5, Stop())["layers"]
+        assert same({"lens": step["lens"]}, {"lens": theirs}) == []
+        for t in step["tensors"]:
+            assert (t["error"] is None) == (t["source"] == "executed") and (t["error"] or 0) < 1e-4
+
+
+def test_drawn_tokens_are_pythons(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:
+    model, path = live
+    settings = [{"temperature": 1.0, "seed": s} for s in range(4)] + [
+        {"temperature": 1.5, "top_k": 40, "seed": 7},
+        {"temperature": 0.8, "top_p": 0.9, "seed": 2},
+    ]
+    asked = [{"prompt": PROMPTS[0], "steps": 6, "sampling": s, "whole": False} for s in settings]
+    for sampling, answer in zip(settings, driver(path, asked)["answers"], strict=True):
+        run = run_prompt(loaded(model), RunRequest(model.name, PROMPTS[0], new=6, sampling=dict(sampling)), Stop(), LIMITS)
+        assert answer["run"]["new"] == run.trace.new, sampling
+
+
+def test_texts_and_pieces_are_pythons(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:
+    from pellucid.runs.answers import piece_of, visible
+
+    model, path = live
+    told = driver(path, texts=TEXTS)
+    assert told["ids"] == [model.ids(t) for t in TEXTS]
+    assert told["shown"] == [visible(piece_of(model.tokenizer, i)) for i in range(model.config.vocab)]
+
+
+def test_a_changed_weight_is_seen(live: tuple[Model, Path], driver: Callable[..., Any], tmp_path: Path) -> None:
+    """The comparison can fail: one weight's sign in the file, and tensors are far from Python's."""
+    model, path = live
+    text = path.read_text(encoding="utf-8")
+    at = text.index('id="weights">') + len('id="weights">')
+    end = text.index("<", at)
+    file = bytearray(base64.b64decode(text[at:end]))
+    head = int.from_bytes(file[:8], "little")
+    first = json.loads(file[8 : 8 + head])["layers.0.attn.o.weight"]["data_offsets"][0]
+    for i in range(64):
+        file[8 + head + first + 2 * i + 1] ^= 0x80
+    changed = tmp_path / "changed.html"
+    changed.write_text(text[:at] + base64.b64encode(file).decode() + text[end:], encoding="utf-8")
+    asked = [{"prompt": PROMPTS[0], "steps": 1, "sampling": {}, "whole": True}]
+    ours, theirs = (driver(p, asked)["answers"][0]["numbers"][0]["layers.0.attn"] for p in (path, changed))
+    shape = [len(model.ids(PROMPTS[0])), model.config.width]
+    assert far(values(ours, shape), values(theirs, shape)) > 100 * NEAR

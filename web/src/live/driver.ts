@@ -1,0 +1,29 @@
+// Runs a page's file in node, for the tests that compare it with Python: `driver FILE.html OUT` reads requests from standard input, and
+// writes to OUT a JSON of their documents, with the numbers of every tensor in base64.
+
+import { readFileSync, writeFileSync } from "node:fs";
+import { packed } from "../run/recorded";
+import { parse } from "../tensor/safetensors";
+import { Bpe } from "./bpe";
+import { Kernels } from "./kernels";
+import { lensOf, mapOf } from "./live_map";
+import { LiveModel, LiveRun, type Asked } from "./live_run";
+import { Plan } from "./plan";
+import type { LiveDocument } from "./present";
+
+const [, , file = "", out = ""] = process.argv, text = readFileSync(file, "utf8");
+const inside = (id: string): string => new RegExp(`id="${id}">([^<]*)</script>`).exec(text)?.[1] ?? "";
+const bytes = (id: string): Uint8Array<ArrayBuffer> => Uint8Array.from(Buffer.from(inside(id), "base64"));
+const document = JSON.parse(inside("live")) as LiveDocument;
+const plan = new Plan(await Kernels.of(bytes("kernels")), document.plan, parse(bytes("weights").buffer).tensors), model = new LiveModel(document, plan, new Bpe(document));
+interface Request extends Omit<Asked, "ids" | "forced"> { prompt: string; forced?: Record<string, number>; whole: boolean }
+const requests = JSON.parse(readFileSync(0, "utf8")) as { runs: Request[]; texts: string[]; timed: number };
+
+const answers = requests.runs.map(({ forced = {}, whole, ...asked }) => {
+  const run = new LiveRun(model, { ...asked, ids: model.bpe.encode(asked.prompt), forced: new Map(Object.entries(forced).map(([k, id]) => [Number(k), id])) });
+  const numbers = run.steps.map((s) => Object.fromEntries([...s.values].map(([path, x]) => [path, packed(new Uint8Array(x.buffer, x.byteOffset, x.byteLength))])));
+  return { run: run.document(), ...(whole ? { numbers, steps: run.steps.map((_, k) => ({ tensors: run.tensors(k), map: mapOf(run, k), lens: lensOf(run, k, -1, run.new[k] ?? 0, 5) })) } : {}) };
+});
+const began = performance.now();
+for (let i = 0; i < requests.timed; i++) plan.step(0, i % document.longest, document.longest);
+writeFileSync(out, JSON.stringify({ answers, ids: requests.texts.map((t) => model.bpe.encode(t)), shown: document.pieces.map((p, id) => (p === null ? "" : model.bpe.shown(id))), rate: (1000 * requests.timed) / (performance.now() - began) }));
