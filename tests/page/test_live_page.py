@@ -13,11 +13,12 @@ import torch
 
 import pellucid
 from pellucid.api.model import Model
-from pellucid.documents.lens import lens_document
+from pellucid.documents.cell import terms_document
+from pellucid.documents.lens import attribution_document, lens_document
 from pellucid.documents.run import run_document, step_document
 from pellucid.documents.run_map import map_document
 from pellucid.html.live import live_page, loaded
-from pellucid.runs.execute import run_prompt
+from pellucid.runs.execute import full_record, run_prompt
 from pellucid.runs.limits import LIMITS
 from pellucid.runs.request import RunRequest
 from pellucid.runs.worker import Stop
@@ -133,7 +134,7 @@ def test_documents_are_the_servers(live: tuple[Model, Path], driver: Callable[..
 
     def same(ours: dict[str, Any], theirs: Any) -> list[str]:
         theirs = json.loads(json.dumps(theirs)) | {"run": ours["run"]} if "run" in ours else theirs
-        return [d for d in unlike(ours, theirs) if not d.split(":")[0].endswith((".terms", ".error", ".sampling.bias"))]
+        return [d for d in unlike(ours, theirs) if not d.split(":")[0].endswith((".terms", ".error", ".labels", ".sampling.bias"))]
 
     assert same(answer["run"], run_document(run)) == []
     for k, step in enumerate(answer["steps"]):
@@ -141,8 +142,27 @@ def test_documents_are_the_servers(live: tuple[Model, Path], driver: Callable[..
         assert same(step["map"], map_document(run, k, Stop())) == []
         theirs = lens_document(run, k, -1, None, 5, Stop())["layers"]
         assert same({"lens": step["lens"]}, {"lens": theirs}) == []
+        assert same(step["why"], attribution_document(run, k, -1, None, Stop())) == []
         for t in step["tensors"]:
             assert (t["error"] is None) == (t["source"] == "executed") and (t["error"] or 0) < 1e-4
+
+
+def test_cells_are_taken_apart_as_pythons(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:
+    """Of every tensor that has terms a cell in the middle and one at the end, in the prompt's step and in the next."""
+    model, path = live
+    run = run_prompt(loaded(model), RunRequest(model.name, PROMPTS[0], new=2), Stop(), LIMITS)
+    asked: list[tuple[int, tuple[int, ...]]] = []
+    for n, s in enumerate(run.trace.seen):
+        asked += [(n, tuple(size // 2 for size in s.shape)), (n, tuple(size - 1 for size in s.shape))]
+    answer = driver(path, [{"prompt": PROMPTS[0], "steps": 2, "sampling": {}, "whole": True, "cells": asked}])["answers"][0]
+    told = [t for step in answer["steps"] for t in step["tensors"]]
+    compared = set()
+    for (n, at), ours in zip(asked, answer["terms"], strict=True):
+        if told[n]["terms"]:
+            theirs = terms_document(run, full_record(run, n, Stop(), terms=True), ",".join(map(str, at)), LIMITS)
+            assert unlike(ours, {name: theirs[name] for name in ours}) == [], (told[n]["path"], at)
+            compared.add(told[n]["op"])
+    assert {t["op"] for t in told} - compared <= {"rotate"}
 
 
 def test_drawn_tokens_are_pythons(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:

@@ -20,8 +20,8 @@ from pellucid.messages import say
 
 EXAMPLE = "The capital of France is"
 COMMANDS = (
-    "explain", "try", "patch", "heads", "lens", "exhibit", "open", "serve", "run", "count", "bench", "score", "trace", "diff", "verify",
-    "show", "tokenize", "models", "convert", "train", "merge", "env",
+    "explain", "try", "patch", "heads", "lens", "exhibit", "open", "page", "serve", "run", "count", "bench", "score", "trace", "diff",
+    "verify", "show", "tokenize", "models", "convert", "train", "merge", "env",
 )  # fmt: skip
 USAGE: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageError, whether typer brings click or not
 PACKAGE = str(Path(__file__).parents[1])

@@ -13,6 +13,7 @@ from safetensors.torch import save
 from pellucid import __version__
 from pellucid.api.model import Model
 from pellucid.documents.run import run_document, step_document
+from pellucid.documents.summands import labels
 from pellucid.engine.written_plan import WrittenPlan, written_plan
 from pellucid.errors import UseError
 from pellucid.html.file import inert, packed, page
@@ -32,11 +33,19 @@ from pellucid.tokenizer.tokenizer import Tokenizer
 SCHEMA = 1
 LONGEST = 1024  # tokens of a text, for a model without a limit of its own
 ALLOWED = " 'wasm-unsafe-eval'"  # compile WebAssembly; nothing else is evaluated
+MOST = 64_000_000  # bytes of weights: a file is read whole, and its text is a third longer
 LENGTHS, NEW = (3, 5), 3  # of the prompts that are run, and their new tokens
 STARTS = 50  # ids that are tried as a prompt's, until a text goes on long enough
 ALIKE = ("family", "kind", "parameters", "dtype", "values", "blocks", "masks", "routings")  # fields that all runs of a model have alike
 OWN = ("n", "shape", "step", "bytes", "flops", "error", "stats", "min", "mean", "max")  # fields of a tensor that its run sets
 SCORES = {"scale", "width"}  # the settings of scores that the page computes itself
+# The ops whose cells the page takes apart, with the names of their terms; and the activations that its script computes.
+TERMS = {
+    "linear": ("x", "weight", "bias"), "look": ("weight",), "add": ("x", "y"), "scores": ("q", "k", "scale"), "softmax": ("e", "over"),
+    "attend": ("pattern", "v"), "layer norm": ("centred", "over", "weight", "gain", "bias"), "rms": ("x", "over", "weight", "gain"),
+    "act": ("act", "up"), "gate": ("act", "up"), "last row": ("x",),
+}  # fmt: skip
+ACTS = ("silu", "relu", "relu2", "gelu_tanh")
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 PLAIN_BPE = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges", "fuse_unk")
 
@@ -44,18 +53,21 @@ PLAIN_BPE = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "by
 def live_page(model: Model) -> str:
     """Return the page with a model that it runs itself, as the text of one HTML file. A UseError names what it cannot run yet."""
     longest = min(model.config.positions or LONGEST, LONGEST)
-    if model.quant is not None:
-        raise UseError("page.live.quant", model=model.name, found=model.quant)
+    held = model.quant or str(model.dtype).removeprefix("torch.")
+    if held != "float32":
+        raise UseError("live.held", model=model.name, found=held)
     if model.module.embed.weight.device.type != "cpu":
-        raise UseError("page.live.device", model=model.name)
+        raise UseError("live.device", model=model.name)
     try:
         plan = written_plan(model.module, longest)
     except UseError as why:
-        raise UseError("page.live.model", model=model.name, reason=str(why)) from None
+        raise UseError("live.model", model=model.name, reason=str(why)) from None
     tokenizer = vocabulary(model)
     if not make.WASM.is_file():
-        raise UseError("page.live.kernels", file=make.WASM.name)
+        raise UseError("live.kernels", file=make.WASM.name)
     weights, kernels = save(plan.weights), make.WASM.read_bytes()
+    if len(weights) > MOST:
+        raise UseError("live.large", model=model.name, size=len(weights), limit=MOST)
     document = {
         "schema": SCHEMA,
         "language": language(),
@@ -88,13 +100,13 @@ def vocabulary(model: Model) -> dict[str, Any]:
     """Return a byte-level BPE for the page's script. A UseError if the model's tokenizer is another."""
     tokenizer = tokenizer_of(model)
     if tokenizer is None:
-        raise UseError("page.live.tokenizer", model=model.name, found="-")
+        raise UseError("live.tokenizer", model=model.name, found="-")
     spec, bpe = tokenizer.spec, tokenizer.spec["model"]
     added = spec.get("added_tokens") or []
     given = {name: (spec.get("pre_tokenizer") or {}).get(name) for name in BYTE_LEVEL}
     fits = bpe["type"] == "BPE" and not any(bpe.get(field) for field in PLAIN_BPE) and given == BYTE_LEVEL
     if not fits or spec.get("normalizer") or spec.get("post_processor") or not all(token.get("special") for token in added):
-        raise UseError("page.live.tokenizer", model=model.name, found=described(spec))
+        raise UseError("live.tokenizer", model=model.name, found=described(spec))
     ranks = tokenizer.merges()
     return {
         "pieces": [piece(tokenizer, id) for id in range(model.config.vocab)],
@@ -122,16 +134,20 @@ def steps(model: Model, plan: WrittenPlan) -> dict[str, Any]:
         run = run_of(model, length)
         own = {name: value for name, value in run_document(run).items() if name in ALIKE}
         if common and own != common:
-            raise UseError("page.live.changing", model=model.name, path="-", field=next(n for n in ALIKE if own[n] != common[n]))
+            raise UseError("live.changing", model=model.name, path="-", field=next(n for n in ALIKE if own[n] != common[n]))
         common = own
         for k in range(NEW):
             rows = length if k == 0 else 1
             seen.append((rows, length + k, [dict(t) for t in step_document(run, k)["tensors"]]))
+    dims = {s.path: s.dims for s in run.trace.seen}
+    label = {s.path: labels(s, dims) for s in run.trace.seen}
     tensors = [opened(model, [(rows, keys, all_of[i]) for rows, keys, all_of in seen]) for i in range(len(seen[0][2]))]
     taps = {tap["path"] for tap in plan.document["taps"]}
     for t in tensors:
         if not (t["path"] in taps or computed(t)):
-            raise UseError("page.live.tensor", model=model.name, path=t["path"], op=t["op"] or "-")
+            raise UseError("live.tensor", model=model.name, path=t["path"], op=t["op"] or "-")
+        told = t["op"] in TERMS and t["settings"].get("act", "silu") in ACTS
+        t |= {"terms": told, "labels": {name: label[t["path"]](name) for name in TERMS.get(t["op"], ())}}
     return {"run": common, "tensors": tensors}
 
 
@@ -142,7 +158,7 @@ def run_of(model: Model, length: int) -> Run:
         run = run_prompt(loaded(model), RunRequest(model.name, ids=ids, new=NEW), Stop(), LIMITS)
         if run.trace.steps == NEW:
             return run
-    raise UseError("page.live.ends", model=model.name)
+    raise UseError("live.ends", model=model.name)
 
 
 def computed(t: Mapping[str, Any]) -> bool:
@@ -168,8 +184,8 @@ def opened(model: Model, seen: list[tuple[int, int, dict[str, Any]]]) -> dict[st
         }
         for field, value in right.items():
             if t[field] != value:
-                raise UseError("page.live.changing", model=model.name, path=t["path"], field=field)
-    return alike | {"shape": shape, "flops": flops, "terms": False}
+                raise UseError("live.changing", model=model.name, path=t["path"], field=field)
+    return alike | {"shape": shape, "flops": flops}
 
 
 def polynomial(at: list[tuple[int, int, int]]) -> list[int]:

@@ -10,6 +10,8 @@ import { Bpe } from "./bpe";
 import { Kernels } from "./kernels";
 import { lensOf, mapOf } from "./live_map";
 import { LiveModel, LiveRun, statsOf } from "./live_run";
+import { termsOf } from "./live_terms";
+import { whyOf } from "./live_why";
 import { Plan } from "./plan";
 import { carried, live, type LiveDocument } from "./present";
 
@@ -36,7 +38,7 @@ const hex = (bytes: Uint8Array): string => Array.from(bytes, (b) => b.toString(1
 async function load(document: LiveDocument): Promise<Ready> {
   const [file, binary] = await Promise.all([checked("weights", document.sha256.weights), checked("kernels", document.sha256.kernels)]);
   const weights = parse(file.buffer).tensors;
-  return { model: new LiveModel(document, new Plan(await Kernels.of(binary), document.plan, weights), new Bpe(document)), weights };
+  return { model: new LiveModel(document, new Plan(await Kernels.of(binary), document.plan, weights), new Bpe(document), weights), weights };
 }
 
 const ready = (document: LiveDocument): Promise<Ready> => (made ??= load(document));
@@ -54,12 +56,15 @@ export async function answer(path: string, body: Body | undefined): Promise<unkn
   const run = words[0] === "runs" ? runs.get(words[1] ?? "") : undefined, [, , kind, number, what] = words, k = Number(number);
   if (!run || (kind === "steps" && !run.steps[k])) throw absent();
   if (words.length === 2) return run.document();
+  if (kind === "tensors" && what === "terms") return termsOf(run, k, (fields.get("cell") ?? "").split(",").map(Number));
   if (kind === "tensors" && what === "stats") return { stats: statsOf(run.at(k).values) };
   if (kind !== "steps") throw absent();
   const row = Number(fields.get("row") ?? body?.row ?? -1);
   if (what === undefined) return { schema: 1, run: run.id, step: k, tensors: run.tensors(k) };
   if (what === "map") return mapOf(run, k);
   if (what === "lens") return { schema: 1, run: run.id, step: k, row, id: Number(fields.get("id")), layers: lensOf(run, k, row, Number(fields.get("id")), Number(fields.get("top") ?? 5)) };
+  const why = what === "attribution" ? whyOf(run, k, row, Number(fields.get("id"))) : undefined;
+  if (why) return why;
   if (what === "sample") return pieces(run, k, row, body?.top ?? 20);
   throw absent();
 }

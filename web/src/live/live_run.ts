@@ -3,6 +3,8 @@
 import type { MaskDocument, TokenDocument } from "../run/documents";
 import type { Answer, Candidate, Run, Stats, Step, Tensor } from "../run/types";
 import { drawToken, GREEDY, probabilities, ranked, stages, type Sampling } from "../sampling/stages";
+import { decode } from "../tensor/decode";
+import type { Stored } from "../tensor/safetensors";
 import type { Bpe } from "./bpe";
 import type { Place, Plan } from "./plan";
 import type { LiveDocument, StepTensor } from "./present";
@@ -14,8 +16,23 @@ export interface Asked { prompt: string | null; ids: number[]; steps: number; sa
 
 export class LiveModel {
   private readonly taps: Map<string, Place>;
-  constructor(readonly document: LiveDocument, readonly plan: Plan, readonly bpe: Bpe) {
+  private readonly decoded = new Map<string, Float32Array>();
+  constructor(readonly document: LiveDocument, readonly plan: Plan, readonly bpe: Bpe, readonly weights: ReadonlyMap<string, Stored>) {
     this.taps = new Map(document.plan.taps.map((tap) => [tap.path, tap]));
+  }
+
+  // A weight in float32; no numbers where the model has none of this name.
+  weight(path: string): Float32Array {
+    const known = this.decoded.get(path), stored = this.weights.get(path);
+    if (known || !stored) return known ?? new Float32Array();
+    const made = Float32Array.from(decode(stored));
+    this.decoded.set(path, made);
+    return made;
+  }
+
+  // The axes of a tensor of one row.
+  shape(path: string): readonly number[] {
+    return this.taps.get(path)?.shape ?? [];
   }
 
   // The tensors of rows `past` and after. before: of the steps until now, which hold the keys.

@@ -4,8 +4,9 @@ import type { Tensor } from "../run/types";
 import { recorded } from "../run/recorded";
 import type { PlanDocument } from "./plan";
 
-// A tensor of a step, but for what depends on the rows: "T" rows after them "S" keys, and FLOPs as [a, b, c] for a + b·T + c·T·S.
-export interface StepTensor extends Omit<Tensor, "n" | "shape" | "step" | "bytes" | "flops" | "error" | "stats" | "min" | "mean" | "max"> { shape: (number | "T" | "S")[]; flops: [number, number, number] | null }
+// A tensor of a step, but for what depends on its rows: "T" of them, after which "S" keys are stored, and FLOPs [a, b, c] of a + b·T + c·T·S.
+// labels: of its cells' terms.
+export interface StepTensor extends Omit<Tensor, "n" | "shape" | "step" | "bytes" | "flops" | "error" | "stats" | "min" | "mean" | "max"> { shape: (number | "T" | "S")[]; flops: [number, number, number] | null; labels: Record<string, string> }
 
 export interface LiveDocument {
   schema: 1;

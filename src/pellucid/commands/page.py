@@ -1,0 +1,36 @@
+"""`pellucid page`: a model and its page in one HTML file, which runs in any browser without Python, a server or a network."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pellucid.commands import options
+from pellucid.commands.app import command
+from pellucid.commands.screen import Screen
+from pellucid.messages import say
+
+SCHEMA = 1
+
+
+def add(app: typer.Typer) -> None:
+    @command(app, "page", say("live.help"))
+    def page(
+        ctx: typer.Context,
+        name: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
+        out: Annotated[Path, typer.Option("--out", metavar="FILE.html", help=say("live.help.out"))],
+        ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
+    ) -> None:
+        screen: Screen = ctx.obj
+        model = options.loaded(screen, name, dtype="float32", ignore_fields=ignore_field or ())
+
+        from pellucid.html import keep
+        from pellucid.html.live import live_page
+
+        text = live_page(model)
+        keep(text, out)
+        size = len(text.encode())
+        if screen.json:
+            screen.document({"schema": SCHEMA, "model": model.name, "file": str(out), "bytes": size})
+        else:
+            screen.text(say("live.written", file=out, size=f"{size / 1e6:.1f} MB") + "\n")

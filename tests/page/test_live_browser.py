@@ -1,0 +1,124 @@
+"""The page that runs its model, opened from disk in Chromium with the network off: prompts, generation, sliders, sums, and its hash."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from playwright.sync_api import Browser
+
+import pellucid
+from browser import open_file, open_offline_tab
+from pellucid.api.model import Model
+from pellucid.html.live import live_page
+from pellucid.tracing import Trace
+
+PROMPT = "The capital of France is"
+MOST = 6_000_000  # bytes of a specimen's file
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return pellucid.load("pellucid/capitals", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def file(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("live") / "capitals.html"
+    path.write_text(live_page(model), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(model: Model) -> Trace:
+    return pellucid.trace(model, PROMPT, 2, terms=True)
+
+
+def test_prompts_are_typed_and_texts_generated(browser: Browser, file: Path, model: Model) -> None:
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "[data-answer]")
+        for prompt in (PROMPT, "The capital of Japan is", "Berlin is the capital of"):
+            new = pellucid.trace(model, prompt, 3).new
+            open_file(tab, file, "[data-answer]")
+            tab.enter_prompt(prompt)
+            for k, token in enumerate(new):
+                tab.page.wait_for_selector(f'[data-answer="{token}"]')
+                assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == [*model.ids(prompt), *new[: k + 1]]
+                if k + 1 < len(new):
+                    tab.page.get_by_role("button", name="+1 token").click()
+        open_file(tab, file, "[data-answer]", prompt=PROMPT)
+        whole = [*model.ids(PROMPT), *pellucid.trace(model, PROMPT, 20).new]
+        tab.page.get_by_role("button", name="Play").click()
+        tab.page.wait_for_function("n => document.querySelectorAll('.token .id').length === n", arg=len(whole))
+        assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == whole
+        tab.page.get_by_role("button", name="Play").wait_for()
+        assert tab.page.get_by_role("button", name="Play").is_disabled()  # the text has ended
+
+
+def test_every_view_of_the_file_works(browser: Browser, file: Path, run: Trace) -> None:
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "[data-map] [data-norm]", view="map", prompt=PROMPT)
+        assert tab.page.locator("nav a").all_inner_texts() == ["Map", "Life", "Attention", "Next token", "Cache", "Budget"]
+        norms = [
+            float(x) for x in tab.page.locator(".band[data-norm]:not([data-start])").evaluate_all("all => all.map(b => b.dataset.norm)")
+        ]
+        theirs = run.all("layers.3.out")[0].value[0].double().norm(dim=-1).tolist()
+        assert all(any(abs(a - b) < 1e-4 * b for a in norms) for b in theirs) or not norms
+        open_file(tab, file, "[data-weight]", view="attention", block="layers.2", head=1, position=3, prompt=PROMPT)
+        weights = tab.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
+        assert torch.allclose(torch.tensor(weights), run.all("layers.2.attn.pattern")[0].value[0, 1, 3], atol=2e-5)
+        open_file(tab, file, "[data-pick]", view="next", prompt=PROMPT, sampling="temperature:2 seed:3")
+        assert tab.page.get_attribute("tr[data-id] >> nth=0", "data-id") == str(int(run.all("logits")[0].value[0, -1].argmax()))
+        open_file(tab, file, "tr[data-step='1'] [data-total]", view="cache", prompt=PROMPT, steps=2)
+        open_file(tab, file, "table", view="budget", prompt=PROMPT)
+        assert tab.page.locator("nav .save").count() == 0
+
+
+def test_a_cells_sum_opens_at_once(browser: Browser, file: Path, run: Trace) -> None:
+    seen = run.all("layers.2.ffn")[0]
+    assert seen.terms is not None
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "[data-answer]", prompt=PROMPT)
+        open_file(tab, file, '#reading[data-cell="0,4,7"]:not([data-value=""])', prompt=PROMPT, tensor="layers.2.ffn", cell="0,4,7")
+        assert tab.formula_sum() == pytest.approx(seen.terms((0, 4, 7)).total(), abs=2e-5 * float(seen.value.abs().max()))
+        reading = float(tab.page.get_attribute("#reading", "data-value") or "nan")
+        assert reading == pytest.approx(float(seen.value[0, 4, 7]), abs=2e-5 * float(seen.value.abs().max()))
+        tab.page.wait_for_selector('[data-received]:not([data-received=""])')
+        hashed = tab.page.locator("[data-received]")
+        assert hashed.get_attribute("data-received") == hashed.get_attribute("data-source")
+
+
+def test_the_file_is_small_and_names_no_other_place(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert len(text.encode()) <= MOST
+    inside = json.loads(re.search(r'id="live">([^<]*)<', text)[1])  # type: ignore[index]
+    assert not re.search(r"https?://|file:|[\"' ]/(work|home|tmp|usr|root)/", json.dumps(inside))
+    assert not re.search(r"""(src|href)=["'](?!data:)""", text.split("<script")[0])
+
+
+@pytest.mark.parametrize("part", ["weights", "kernels"])
+def test_a_changed_byte_is_refused(browser: Browser, file: Path, tmp_path: Path, part: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    at = text.index(f'id="{part}">') + len(part) + 5 + len(text[text.index(f'id="{part}">') :].split("<")[0]) // 2
+    changed = tmp_path / "changed.html"
+    changed.write_text(text[:at] + ("B" if text[at] != "B" else "C") + text[at + 1 :], encoding="utf-8")
+    with open_offline_tab(browser, changed) as tab:
+        open_file(tab, changed, "[role=alert]")
+        alert = tab.page.inner_text("[role=alert]")
+        assert "damaged" in alert and part in alert and json.loads(re.search(r'"sha256":({[^}]*})', text)[1])[part] in alert  # type: ignore[index]
+        assert tab.page.locator("[data-answer]").count() == 0
+
+
+def test_a_prompt_that_is_too_long_is_refused_by_its_count(browser: Browser, file: Path) -> None:
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "[data-answer]")
+        tab.page.fill("#prompt", "Paris " * 80)
+        tab.page.keyboard.press("Enter")
+        tab.page.wait_for_selector("[role=alert]")
+        assert "64" in tab.page.inner_text("[role=alert]")
+        began = time.monotonic()
+        tab.enter_prompt(PROMPT)
+        tab.page.wait_for_selector("[data-answer]")
+        assert tab.page.locator("[role=alert]").count() == 0 and time.monotonic() - began < 60
