@@ -60,7 +60,7 @@ def test_prompts_are_typed_and_texts_generated(browser: Browser, file: Path, mod
 def test_every_view_of_the_file_works(browser: Browser, file: Path, run: Trace) -> None:
     with open_offline_tab(browser, file) as tab:
         open_file(tab, file, "[data-map] [data-norm]", view="map", prompt=PROMPT)
-        assert tab.page.locator("nav a").all_inner_texts() == ["Map", "Life", "Attention", "Next token", "Cache", "Budget"]
+        assert tab.page.locator("nav a").all_inner_texts() == ["Map", "Life", "Attention", "Next token", "Cache", "Budget", "Change"]
         norms = [
             float(x) for x in tab.page.locator(".band[data-norm]:not([data-start])").evaluate_all("all => all.map(b => b.dataset.norm)")
         ]
@@ -74,6 +74,20 @@ def test_every_view_of_the_file_works(browser: Browser, file: Path, run: Trace) 
         open_file(tab, file, "tr[data-step='1'] [data-total]", view="cache", prompt=PROMPT, steps=2)
         open_file(tab, file, "table", view="budget", prompt=PROMPT)
         assert tab.page.locator("nav .save").count() == 0
+
+
+def test_why_runs_the_model_without_each_part(browser: Browser, file: Path, model: Model) -> None:
+    """Each head and feed-forward part is switched off in a run of its own, and the logit moves as in Python."""
+    whole = pellucid.trace(model, PROMPT, only="logits")
+    token = whole.new[0]
+    edited = pellucid.trace(model, PROMPT, only="logits", edit=[pellucid.zero("layers.2.attn.z", H=3)])
+    moved = float(edited.last_logits(0)[token] - whole.last_logits(0)[token])
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "[data-why]", prompt=PROMPT)
+        tab.page.click("[data-why]")
+        tab.page.wait_for_selector("[data-done='20'][data-of='20']")
+        told = tab.page.get_attribute('[data-part="layers.2.attn 3"]', "data-measured")
+        assert float(told or "nan") == pytest.approx(moved, abs=1e-3)
 
 
 def test_a_cells_sum_opens_at_once(browser: Browser, file: Path, run: Trace) -> None:

@@ -22,6 +22,7 @@ from pellucid.runs.execute import full_record, run_prompt
 from pellucid.runs.limits import LIMITS
 from pellucid.runs.request import RunRequest
 from pellucid.runs.worker import Stop
+from pellucid.watching.change_text import parse_change
 
 WEB = Path(__file__).parents[2] / "web"
 BUNDLER = WEB / "node_modules" / ".bin" / "rolldown"
@@ -163,6 +164,28 @@ def test_cells_are_taken_apart_as_pythons(live: tuple[Model, Path], driver: Call
             assert unlike(ours, {name: theirs[name] for name in ours}) == [], (told[n]["path"], at)
             compared.add(told[n]["op"])
     assert {t["op"] for t in told} - compared <= {"rotate"}
+
+
+EDITS = [
+    [("layers.1.attn.z", ":,:,1,:", "to", "0")],
+    [("layers.0.out", ":,2,:", "times", "1.5"), ("layers.1.ffn", "", "to", "0.25")],
+    [("layers.1.attn.v", "T=1:3, G=0", "to", "2"), ("layers.0.attn_norm", "T=-1", "times", "-1")],
+]
+
+
+@pytest.mark.parametrize("edits", EDITS)
+def test_changes_are_pythons(live: tuple[Model, Path], driver: Callable[..., Any], edits: list[tuple[str, str, str, str]]) -> None:
+    model, path = live
+    texts = [f"{path}{f'[{at}]' if at else ''} {'=' if how == 'to' else '*='} {value}" for path, at, how, value in edits]
+    request = RunRequest(model.name, PROMPTS[0], changes=tuple(map(parse_change, texts)))
+    run = run_prompt(loaded(model), request, Stop(), LIMITS)
+    own = [dict(zip(("path", "at", "how", "value"), edit, strict=True)) for edit in edits]
+    answer = driver(path, [{"prompt": PROMPTS[0], "steps": 1, "sampling": {}, "whole": True, "edits": own}])["answers"][0]
+    assert answer["run"]["new"] == run.trace.new and answer["run"]["edited"] == [edit[0] for edit in edits]
+    worst = max((far(values(answer["numbers"][0][s.path], list(s.shape)), s.value), s.path) for s in run.trace)
+    assert worst[0] <= NEAR, worst
+    sources = {t["path"]: t["source"] for t in answer["steps"][0]["tensors"]}
+    assert sources == {s.path: s.source for s in run.trace}
 
 
 def test_drawn_tokens_are_pythons(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:

@@ -1,6 +1,7 @@
 // The server's part of a page that runs its model: the page's requests, answered by what is computed here.
 
 import { say } from "../messages";
+import { parsed } from "../run/edits";
 import { cut, pooled } from "../run/recorded";
 import { Refused } from "../run/refused";
 import { ranked, type Sampling } from "../sampling/stages";
@@ -56,6 +57,8 @@ export async function answer(path: string, body: Body | undefined): Promise<unkn
   const run = words[0] === "runs" ? runs.get(words[1] ?? "") : undefined, [, , kind, number, what] = words, k = Number(number);
   if (!run || (kind === "steps" && !run.steps[k])) throw absent();
   if (words.length === 2) return run.document();
+  const other = runs.get(fields.get("other") ?? "");
+  if (kind === "differences" && other) return differences(run, other);
   if (kind === "tensors" && what === "terms") return termsOf(run, k, (fields.get("cell") ?? "").split(",").map(Number));
   if (kind === "tensors" && what === "stats") return { stats: statsOf(run.at(k).values) };
   if (kind !== "steps") throw absent();
@@ -72,17 +75,44 @@ export async function answer(path: string, body: Body | undefined): Promise<unkn
 const absent = (): Refused => new Refused(say("page.live.served", { model: live?.model ?? "" }));
 
 function started(model: LiveModel, body: Body): LiveRun {
-  if ((body.with?.length ?? 0) > 0 || (body.changes?.length ?? 0) > 0) throw absent();
+  if ((body.with?.length ?? 0) > 0) throw absent();
+  const edits = (body.changes ?? []).map((text) => {
+    const edit = parsed(text), fixed = /(^|, )T=|^[^,]*,\d/.test(edit?.at ?? ""); // names a row, of which later steps have others
+    if (!edit || (fixed && (body.new ?? 1) > 1)) throw new Refused(say("page.live.change", { change: text }));
+    return edit;
+  });
   const { longest, pieces } = model.document, ids = body.ids ?? model.bpe.encode(body.prompt ?? ""), steps = body.new ?? 1;
   const outside = ids.find((id) => id >= pieces.length);
   if (outside !== undefined) throw new Refused(say("page.live.row", { field: "ids", found: outside, allowed: `0..${pieces.length - 1}` }));
   if (ids.length === 0) throw new Refused(say("page.live.empty"));
   if (ids.length + Math.min(steps, MOST) - 1 > longest) throw new Refused(say("page.live.long", { found: ids.length + steps - 1, limit: longest }));
   const forced = new Map(Object.entries(body.forced ?? {}).map(([step, id]) => [Number(step), id]));
-  const run = new LiveRun(model, { prompt: body.ids ? null : (body.prompt ?? ""), ids, steps: Math.min(steps, MOST), sampling: body.sampling ?? {}, forced });
+  const run = changed(() => new LiveRun(model, { prompt: body.ids ? null : (body.prompt ?? ""), ids, steps: Math.min(steps, MOST), sampling: body.sampling ?? {}, forced, edits }));
   runs.set(run.id, run);
   while (runs.size > RUNS) runs.delete(runs.keys().next().value as string);
   return run;
+}
+
+// A run, or the sentence that an edit is none that this page makes.
+function changed(make: () => LiveRun): LiveRun {
+  try {
+    return make();
+  } catch (fault) {
+    if (fault instanceof RangeError) throw new Refused(say("page.live.change", { change: fault.message }));
+    throw fault;
+  }
+}
+
+// The tensors of the first step of two runs that differ, and by how much.
+function differences(run: LiveRun, other: LiveRun): unknown {
+  const theirs = new Map(other.tensors(0).map((t) => [t.path, t]));
+  const tensors = run.tensors(0).flatMap((t) => {
+    const o = theirs.get(t.path), x = run.at(t.n).values, y = o && other.at(o.n).values;
+    if (!o || !y) return [];
+    const largest = x.length === y.length ? x.reduce((m, v, i) => Math.max(m, Math.abs(v - (y[i] ?? NaN))), 0) : null;
+    return [{ n: t.n, other: o.n, path: t.path, call: 0, changed: largest !== 0, largest }];
+  });
+  return { schema: 1, run: run.id, other: other.id, tensors };
 }
 
 // The likeliest tokens of a row, by their pieces; the page makes the stages itself.
@@ -109,8 +139,9 @@ export async function part(path: string): Promise<ArrayBuffer> {
     const stored = weightOf(weights, fields.get("path") ?? "");
     whole = { dtype: "F32", shape: stored.shape, bytes: bytesOf(decode(stored)) };
   } else {
-    const { values, shape } = runs.get(words[1] ?? "")?.at(Number(words[3])) ?? {};
-    if (!values || !shape) throw absent();
+    const { values: own, shape } = runs.get(words[1] ?? "")?.at(Number(words[3])) ?? {}, other = runs.get(fields.get("other") ?? "")?.at(Number(fields.get("m")));
+    const values = words[4] === "difference" ? other?.values.map((x, i) => x - (own?.[i] ?? NaN)) : own; // the other run's less this one's
+    if (!values || !shape || values.length !== own?.length) throw absent();
     whole = { dtype: "F32", shape, bytes: bytesOf(values) };
   }
   const own = cut(whole, fields.get("at") ?? whole.shape.map(() => ":").join()), level = Number(fields.get("level") ?? 0);

@@ -50,11 +50,16 @@ export class Kernels {
     return at;
   }
 
-  // Calls as words in memory, each pointer as an address. A struct is laid out as C++ lays it out here: a pointer has four bytes.
-  packed(calls: readonly PlannedCall[], address: readonly number[]): { at: number; count: number } {
-    const parts = calls.map((call) => this.words(call, address)), at = this.room(parts.reduce((n, p) => n + p.byteLength, 0));
-    parts.reduce((to, part) => { new Uint8Array(this.memory).set(part, to); return to + part.byteLength; }, at);
-    return { at, count: calls.length };
+  // Calls as words in memory, each pointer as an address: the address of each call, and last of their end. A struct is laid out as C++ lays it
+  // out here: a pointer has four bytes.
+  packed(calls: readonly PlannedCall[], address: readonly number[]): number[] {
+    const parts = calls.map((call) => this.words(call, address)), places = [this.room(parts.reduce((n, p) => n + p.byteLength, 0))];
+    for (const part of parts) {
+      const at = places.at(-1) ?? 0;
+      new Uint8Array(this.memory).set(part, at);
+      places.push(at + part.byteLength);
+    }
+    return places;
   }
 
   private words({ op: name, half, words }: PlannedCall, address: readonly number[]): Uint8Array {
@@ -79,7 +84,8 @@ export class Kernels {
     return new Uint8Array(view.buffer, 0, 8 * many);
   }
 
-  run({ at, count }: { at: number; count: number }): void {
-    this.exports.run(at, BigInt(count), 1n);
+  // Run calls of a packed list, from one number up to another.
+  run(list: readonly number[], from = 0, to = list.length - 1): void {
+    if (to > from) this.exports.run(list[from] ?? 0, BigInt(to - from), 1n);
   }
 }

@@ -1,21 +1,22 @@
 // A run of a prompt, computed here: every tensor of each step, row by row by the plan, and the documents that the server would write of it.
 
 import type { MaskDocument, TokenDocument } from "../run/documents";
-import type { Answer, Candidate, Run, Stats, Step, Tensor } from "../run/types";
+import type { Edit } from "../run/edits";
+import { axes, type Answer, type Candidate, type Run, type Stats, type Step, type Tensor } from "../run/types";
 import { drawToken, GREEDY, probabilities, ranked, stages, type Sampling } from "../sampling/stages";
 import { decode } from "../tensor/decode";
 import type { Stored } from "../tensor/safetensors";
 import type { Bpe } from "./bpe";
-import type { Place, Plan } from "./plan";
+import type { Plan, RowEdit, Tap } from "./plan";
 import type { LiveDocument, StepTensor } from "./present";
 
 const LAST = "last row"; // the op that gives the row a token is drawn from
 
 export interface LiveStep { fed: number[]; past: number; values: Map<string, Float32Array>; errors: Map<string, number>; picked: number; answer: Answer }
-export interface Asked { prompt: string | null; ids: number[]; steps: number; sampling: Partial<Sampling>; forced: ReadonlyMap<number, number> }
+export interface Asked { prompt: string | null; ids: number[]; steps: number; sampling: Partial<Sampling>; forced: ReadonlyMap<number, number>; edits?: readonly Edit[] }
 
 export class LiveModel {
-  private readonly taps: Map<string, Place>;
+  private readonly taps: Map<string, Tap>;
   private readonly decoded = new Map<string, Float32Array>();
   constructor(readonly document: LiveDocument, readonly plan: Plan, readonly bpe: Bpe, readonly weights: ReadonlyMap<string, Stored>) {
     this.taps = new Map(document.plan.taps.map((tap) => [tap.path, tap]));
@@ -35,22 +36,41 @@ export class LiveModel {
     return this.taps.get(path)?.shape ?? [];
   }
 
+  // The change that an edit makes to row `row` of `rows`; undefined if it leaves that row alone. A RangeError for an edit that is not made here.
+  private edit(edit: Edit, row: number, rows: number): RowEdit | undefined {
+    const place = this.taps.get(edit.path), names = place ? axes(place) : [], shape = place ? place.shape.map((n, i) => (i === 1 ? rows : n)) : [];
+    if (!place || edit.how === "prompt") throw new RangeError(edit.path);
+    const spans = spansOf(edit.at, names, shape);
+    if (!spans) throw new RangeError(`${edit.path}[${edit.at}]`);
+    if (row < (spans[1]?.[0] ?? 0) || row >= (spans[1]?.[1] ?? rows)) return undefined;
+    const own = spans.slice(2), sizes = place.shape.slice(2), by = Number(edit.value);
+    return { place, change: (x) => x.map((old, n) => {
+      let rest = n;
+      for (let axis = sizes.length - 1; axis >= 0; axis--) {
+        const size = sizes[axis] ?? 1, i = rest % size, [low = 0, high = size] = own[axis] ?? [];
+        if (i < low || i >= high) return old;
+        rest = Math.floor(rest / size);
+      }
+      return edit.how === "to" ? by : old * by;
+    }) };
+  }
+
   // The tensors of rows `past` and after. before: of the steps until now, which hold the keys.
-  rows(fed: readonly number[], past: number, before: readonly LiveStep[]): Pick<LiveStep, "values" | "errors"> {
+  rows(fed: readonly number[], past: number, before: readonly LiveStep[], edits: readonly Edit[]): Pick<LiveStep, "values" | "errors"> {
     const rows = new Map<string, Float32Array[]>([...this.taps.keys()].map((path) => [path, []]));
     fed.forEach((token, i) => {
-      this.plan.step(token, past + i, past + fed.length);
+      this.plan.step(token, past + i, past + fed.length, edits.flatMap((e) => this.edit(e, i, fed.length) ?? []));
       for (const [path, tap] of this.taps) rows.get(path)?.push(this.plan.read(tap));
     });
     const values = new Map([...rows].map(([path, all]) => [path, joined(all)])), errors = new Map<string, number>();
     for (const t of this.document.tensors) {
-      if (t.op === "scores") this.inside(t, fed.length, past, before, values, errors);
+      if (t.op === "scores") this.inside(t, fed.length, past, before, values, errors, edits);
     }
     return { values, errors };
   }
 
   // Scores and pattern of one attention, which its kernel does not write: from the queries of these rows and all keys, in double.
-  private inside(scores: StepTensor, fed: number, past: number, before: readonly LiveStep[], values: Map<string, Float32Array>, errors: Map<string, number>): void {
+  private inside(scores: StepTensor, fed: number, past: number, before: readonly LiveStep[], values: Map<string, Float32Array>, errors: Map<string, number>, edits: readonly Edit[]): void {
     const part = scores.path.replace(/\.scores$/, ""), [query = "", key = ""] = scores.inputs, q = values.get(query) ?? new Float32Array();
     const all = (path: string): Float32Array => joined([...before.map((s) => s.values.get(path) ?? new Float32Array()), values.get(path) ?? new Float32Array()]);
     const k = all(key), v = all(`${part}.v`), z = values.get(`${part}.z`) ?? new Float32Array();
@@ -79,7 +99,7 @@ export class LiveModel {
       }
     for (const [path, x] of [[scores.path, raw], [`${part}.pattern`, shares]] as const) {
       values.set(path, x);
-      errors.set(path, error);
+      if (!edits.some((e) => e.path === `${part}.z`)) errors.set(path, error); // else the kernel's own z is gone
     }
   }
 
@@ -103,7 +123,7 @@ export class LiveRun {
     const { document } = model, settings: Sampling = { ...GREEDY, ...asked.sampling };
     for (let k = 0; k < asked.steps && !document.stops.includes(this.new.at(-1) ?? -1); k++) {
       const fed = k === 0 ? asked.ids : this.new.slice(-1), past = k === 0 ? 0 : asked.ids.length + k - 1;
-      const made = model.rows(fed, past, this.steps), logits = model.plan.logits;
+      const made = model.rows(fed, past, this.steps, asked.edits ?? []), logits = model.plan.logits;
       if (!asked.forced.has(k)) for (const t of document.tensors) if (t.op === LAST) made.values.set(t.path, logits); // a given token is not drawn
       const drawn = asked.forced.get(k) ?? drawToken(stages(logits, settings, { prompt: asked.ids, output: this.new }), settings, k).id;
       this.steps.push({ fed, past, ...made, picked: drawn, answer: model.answer(logits, drawn, document.candidates) });
@@ -131,10 +151,11 @@ export class LiveRun {
   tensors(k: number): Tensor[] {
     const step = this.steps[k], first = this.first(k);
     if (!step) return [];
+    const edited = new Set((this.asked.edits ?? []).map((e) => e.path));
     return this.own(k).map((t, i) => {
       const values = step.values.get(t.path) ?? new Float32Array(), stats = statsOf(values), rows = step.fed.length, keys = step.past + rows;
       return {
-        ...t, n: first + i, shape: shapeOf(t, step), step: k, bytes: values.byteLength, error: step.errors.get(t.path) ?? null, stats,
+        ...t, ...(edited.has(t.path) ? { source: "edited" as const, terms: false } : {}), n: first + i, shape: shapeOf(t, step), step: k, bytes: values.byteLength, error: step.errors.get(t.path) ?? null, stats,
         flops: t.flops && t.flops[0] + t.flops[1] * rows + t.flops[2] * rows * keys, min: stats.min, mean: stats.mean, max: stats.max,
       };
     });
@@ -147,9 +168,28 @@ export class LiveRun {
     return {
       ...model.document.run, schema: 1, run: this.id, model: model.document.model, switches: [], prompt: asked.prompt, ids: asked.ids, pieces: asked.ids.map((id) => bpe.shown(id)), tokens: asked.ids.map(token),
       new: this.new, new_pieces: this.new.map((id) => bpe.shown(id)), ended: model.document.stops.includes(this.new.at(-1) ?? -1), text: bpe.decode(this.new),
-      sampling: { ...GREEDY, ...asked.sampling }, forced: Object.fromEntries(asked.forced), edited: [], torn: [], next: steps[0]?.next ?? null, candidates: steps[0]?.candidates ?? [], steps, tensors: this.tensors(0),
+      sampling: { ...GREEDY, ...asked.sampling }, forced: Object.fromEntries(asked.forced), edited: (asked.edits ?? []).map((e) => e.path), torn: [], next: steps[0]?.next ?? null, candidates: steps[0]?.candidates ?? [], steps, tensors: this.tensors(0),
     } as unknown as Run;
   }
+}
+
+// The span of each axis that an index names, "0,:,2,1:3" or by letters, "H=2, T=-1"; undefined if it does not fit.
+function spansOf(at: string, names: readonly string[], shape: readonly number[]): [number, number][] | undefined {
+  const words: (string | undefined)[] = names.map(() => ":");
+  if (/[A-Z]/.test(at)) for (const part of at.split(", ")) {
+    const [letter = "", word = ""] = part.split("="), i = names.indexOf(letter);
+    if (i < 0) return undefined;
+    words[i] = word;
+  } else if (at !== "") {
+    const given = at.split(",");
+    if (given.length !== names.length) return undefined;
+    given.forEach((word, i) => { words[i] = word; });
+  }
+  const spans = words.map((word = ":", i): [number, number] => {
+    const size = shape[i] ?? 1, from = (n: string, otherwise: number): number => (n === "" ? otherwise : Number(n) < 0 ? size + Number(n) : Number(n)), [low = "", high] = word.split(":");
+    return high === undefined ? [from(low, NaN), from(low, NaN) + 1] : [from(low, 0), from(high, size)];
+  });
+  return spans.every(([low, high], i) => low >= 0 && low < high && high <= (shape[i] ?? 1)) ? spans : undefined;
 }
 
 const shapeOf = (t: StepTensor, step: LiveStep): number[] => t.shape.map((n) => (n === "T" ? step.fed.length : n === "S" ? step.past + step.fed.length : n));

@@ -8,12 +8,13 @@ import type { Kernels, PlannedCall } from "./kernels";
 export interface Region { kind: "weight" | "token" | "position" | "length" | "table" | "zeros" | "data"; bytes: number; name?: string; dtype?: string; data?: string }
 export interface Place { region: number; at: number; shape: number[]; strides: number[]; dtype: string }
 export interface Tap extends Place { path: string; dims: string }
+// change: the numbers of a tensor's row -> those that take their place.
+export interface RowEdit { place: Place; change: (x: Float32Array) => Float32Array }
 export interface PlanDocument { schema: 1; regions: Region[]; calls: PlannedCall[]; taps: Tap[]; logits: Place; best: Place }
 
 export class Plan {
   private readonly address: number[];
-  private readonly list: { at: number; count: number };
-  private readonly tails = new Map<number, { at: number; count: number }>(); // by the call before them
+  private readonly list: number[];
 
   constructor(private readonly kernels: Kernels, readonly document: PlanDocument, weights: ReadonlyMap<string, Stored>) {
     this.address = document.regions.map((r) => kernels.room(r.bytes));
@@ -33,14 +34,31 @@ export class Plan {
     bytes.set(new Uint8Array(own.buffer, own.byteOffset, own.byteLength));
   }
 
-  // Compute the row of a token. length: of its text, which may be known further than this row.
-  step(token: number, position: number, length: number): void {
+  // Compute the row of a token. length: of its text, which may be known further than this row.  edits: of tensors, as they are made.
+  step(token: number, position: number, length: number, edits: readonly RowEdit[] = []): void {
     const given: Partial<Record<Region["kind"], number>> = { token, position, length };
     this.document.regions.forEach((r, i) => {
       const value = given[r.kind];
       if (value !== undefined) new BigInt64Array(this.kernels.memory, this.address[i], 1)[0] = BigInt(value);
     });
-    this.kernels.run(this.list);
+    let from = 0;
+    for (const edit of [...edits].sort((a, b) => this.maker(a.place) - this.maker(b.place))) {
+      const to = this.maker(edit.place) + 1;
+      this.kernels.run(this.list, from, to);
+      this.write(edit.place, edit.change(this.read(edit.place)));
+      from = to;
+    }
+    this.kernels.run(this.list, from);
+  }
+
+  // The call that writes a tensor: the first that names its memory, which holds nothing else.
+  private maker(place: Place): number {
+    return this.document.calls.findIndex((call) => Object.values(call.words).some((w) => Array.isArray(w) && w[0] === place.region));
+  }
+
+  // Put numbers in their order into a tensor whose rows are dense.
+  private write({ region, at }: Place, x: Float32Array): void {
+    new Float32Array(this.kernels.memory, (this.address[region] ?? 0) + at, x.length).set(x);
   }
 
   // The numbers of a tensor of the last row, copied in their order.
@@ -66,11 +84,8 @@ export class Plan {
 
   // The logits as if this row stood at a place of the plan: the calls after the one that writes there run once more.
   logitsFrom(place: Place, row: Float32Array): Float32Array {
-    const first = this.document.calls.findIndex((call) => Object.values(call.words).some((w) => Array.isArray(w) && w[0] === place.region));
-    let tail = this.tails.get(first);
-    if (!tail) this.tails.set(first, (tail = this.kernels.packed(this.document.calls.slice(first + 1), this.address)));
-    new Float32Array(this.kernels.memory, (this.address[place.region] ?? 0) + place.at, row.length).set(row);
-    this.kernels.run(tail);
+    this.write(place, row);
+    this.kernels.run(this.list, this.maker(place) + 1);
     return this.logits;
   }
 }

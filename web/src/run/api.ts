@@ -180,7 +180,8 @@ export async function sweep(model: string, switches: readonly string[], clean: s
 export const differences = async (run: string, other: string): Promise<DifferenceDocument[]> => (await json<{ tensors: DifferenceDocument[] }>(`runs/${run}/differences?${query({ other })}`)).tensors;
 
 export async function difference(run: string, n: number, other: string, m: number, at: string, level: string): Promise<ArrayBuffer> {
-  return (await ask(`runs/${run}/tensors/${n}/difference?${query({ other, m, at, level })}`)).arrayBuffer();
+  const path = `runs/${run}/tensors/${n}/difference?${query({ other, m, at, level })}`;
+  return live ? part(path) : (await ask(path)).arrayBuffer();
 }
 
 export const kept = (run: string): Promise<Run> => json(`runs/${run}`);
