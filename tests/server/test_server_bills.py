@@ -188,3 +188,15 @@ def test_the_latest_bills_are_kept() -> None:
         for context in (8, 9, 10):
             fetch_bill(api, "gpt2-small", {"context": context}, {})
         assert [dict(k[3:])["context"] for k in api.session.bills.answers] == [9, 10]
+
+
+def test_a_draft(api: Served) -> None:
+    """Its bill is the commands', with a formula for each number; a share without a draft, and a draft that is none, are refused."""
+    how: dict[str, Any] = {"context": 512, "device": "h100"}
+    made = fetch_bill(api, "qwen2.5-7b", how, {"draft": "qwen2.5-0.5b", "accepted": 0.7})
+    scenario = count.scenario("h100", draft=pellucid.count("qwen2.5-0.5b", **how), accepted=0.7)
+    assert made["draft"] == count.document(pellucid.count("qwen2.5-7b", **how), scenario)["draft"]
+    assert "draft.held" in made["formulas"] and "draft.rows.0.tokens_per_second" in made["formulas"]
+    for wrong in ({"accepted": 0.7}, {"draft": "qwen2.5-0.5b", "accepted": 2}, {"draft": "bert-base"}, {"draft": "nothing"}):
+        status = api.client.get("/api/count", params={"model": "qwen2.5-7b", **how, **wrong}).status_code
+        assert status == (404 if wrong.get("draft") == "nothing" else 400), wrong

@@ -264,7 +264,7 @@ class Heap(ctypes.Structure):
 
 
 def memory() -> dict[str, float]:
-    """Return the resident memory of this process, what of the heap is in use (the rest is kept by glibc for later), and Python's objects."""
+    """Return this process's resident memory, the count of Python's objects, and what of the heap is in use; glibc keeps the rest."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     out = {"resident_mib": round(pages * 4096 / 2**20, 1), "python_objects": float(sys.getallocatedblocks())}
