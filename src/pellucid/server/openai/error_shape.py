@@ -26,7 +26,8 @@ def status_of(fault: PellucidError) -> int:
 def error_body(fault: Exception, language: str | None = None) -> tuple[int, dict[str, Any]]:
     """Return the status and the body of an error. One that is not a user's is logged under a reference."""
     known = fault if isinstance(fault, PellucidError) else unforeseen(fault)
-    status, param = status_of(known), known.param if isinstance(known, RequestError) else None
+    status, place = status_of(known), known.values.get("place") if known.key.startswith("chat.") else None
+    param = known.param if isinstance(known, RequestError) else place if isinstance(place, str) else None
     kind = TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     with speaking(language):
         return status, {"error": {"message": known.line(), "type": kind, "param": param, "code": CODES.get(known.key, known.key)}}
