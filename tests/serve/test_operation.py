@@ -18,6 +18,7 @@ import pytest
 
 from documented import accept
 from openai_served import long_folder, openai_served
+from pellucid.api.count import count
 from pellucid.api.model import load
 from pellucid.commands import main
 from pellucid.errors import RequestError, UseError
@@ -135,6 +136,13 @@ def test_metrics() -> None:
         assert f"pellucid:{name}{label} {float(value)}\n" in text, name
     assert f'pellucid:request_success_total{{finished_reason="length",model_name="{MODEL}"}} 4.0\n' in text
     assert text.count("# TYPE pellucid:num_requests_running gauge") == 1
+    bill = count(MODEL, dtype="float32")
+
+    def read(name: str) -> float:
+        return float(text.partition(f"\npellucid:{name}{label} ")[2].split()[0])
+
+    assert read("estimated_flops_per_gpu_total") == 2 * int(bill["parameters.active_without_input"]) * 16
+    assert read("estimated_read_bytes_per_gpu_total") == read("iteration_tokens_total_count") * int(bill["bytes.total"])
 
 
 class Process:

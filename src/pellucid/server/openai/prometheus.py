@@ -25,6 +25,9 @@ HELP = {  # names, with the same in words: Prometheus asks for it
         "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
         "request_decode_time_seconds", "iteration_tokens_total", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens",
     )
+} | {
+    "estimated_flops_per_gpu": "products of rows with weights, in FLOP; attention's are left out",
+    "estimated_read_bytes_per_gpu": "bytes of weights that steps have read at most; the KV cache's are left out",
 }  # fmt: skip
 
 
@@ -125,6 +128,8 @@ def read(served: "ServedModel") -> Iterable[Any]:
         "num_preemptions": engine.queue.preempted, "spec_decode_num_draft_tokens": engine.queue.proposed,
         "spec_decode_num_accepted_tokens": engine.queue.accepted,
     }  # fmt: skip
+    flops, weights = served.costs
+    counters |= {"estimated_flops_per_gpu": flops * served.rows, "estimated_read_bytes_per_gpu": weights * served.steps}
     if storage.cache is not None:
         counters |= {"prefix_cache_queries": storage.cache.looked, "prefix_cache_hits": storage.cache.hits}
     for values, kind in ((gauges, GaugeMetricFamily), (counters, CounterMetricFamily)):

@@ -13,6 +13,7 @@ from typing import Any
 
 from pellucid.api.draft_model import draft_for
 from pellucid.api.model import Model
+from pellucid.counting import Setting, weighed
 from pellucid.engine.defaults import defaults
 from pellucid.engine.engine import Engine
 from pellucid.engine.engine_thread import EngineThread
@@ -58,6 +59,7 @@ class ServedModel:
         self.fingerprint = fingerprint(model, version)
         self.compiler: GrammarCompiler | None = None
         self.lock = threading.Lock()  # guards the compiler
+        self.steps = self.rows = 0  # that the engine has run
         self.queues: dict[int, asyncio.Queue[Timed]] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
         cfg = model.config
@@ -79,6 +81,14 @@ class ServedModel:
         pieces = ((self.tokenizer.piece(id), id) for id in range(self.vocab))
         return {piece: id for piece, id in pieces if piece[:1] in ("<", "[") and piece[-1:] in (">", "]")}
 
+    @cached_property
+    def costs(self) -> tuple[int, int]:
+        """Return the products of a row with weights, in FLOP, and the bytes of the weights that a step reads at most; without attention."""
+        bill = weighed(self.model.config, self.name, self.model.family.name, Setting())
+        table = None if self.model.config.tied else "embed.weight"
+        read = sum(p.nbytes for name, p in self.model.module.named_parameters() if name != table)
+        return 2 * int(bill["parameters.active_without_input"]), read
+
     @property
     def grammars(self) -> GrammarCompiler:
         """The compiler of grammars over the vocabulary, made once. Raises a UseError without llguidance."""
@@ -96,7 +106,8 @@ class ServedModel:
         unforeseen(fault)
 
     def observe(self, rows: int) -> None:
-        """Count the rows of a step."""
+        """Count a step and its rows."""
+        self.steps, self.rows = self.steps + 1, self.rows + rows
         if self.counters is not None:
             self.counters.rows.observe(rows)
 
