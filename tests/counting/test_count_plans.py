@@ -62,9 +62,9 @@ def test_other_libraries_formats_have_their_published_sizes() -> None:
         assert int(count("llama-3.1-8b", dtype=dtype)["bytes.total"]) == products * each / 8 + plain
     assert int(count("llama-3.1-8b", dtype="nvfp4")["bytes.total"]) == products * 4.5 / 8 + 4 * 7 * 32 + plain
     assert round(int(count("llama-3.1-8b", dtype="int4-g128")["bytes.total"]) / 1e9, 2) == 5.73
-    for bits, size in ((2, 84), (3, 110), (4, 144), (5, 176), (6, 210)):
+    for bits, block in ((2, 84), (3, 110), (4, 144), (5, 176), (6, 210)):
         matrix = int(count("llama-3.1-8b", dtype=f"q{bits}_k")["bytes.layers.0.attn.q.weight"])
-        assert matrix == 4096 * 4096 // 256 * size
+        assert matrix == 4096 * 4096 // 256 * block
 
 
 def test_formats_touch_what_they_say() -> None:

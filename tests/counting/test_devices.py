@@ -11,9 +11,10 @@ from pellucid.documents.count import bounds
 MIB = 1 << 20
 REPORTED = {  # what nvidia-smi, rocm-smi and sysctl tell of the whole card, in bytes
     "a100": 81_920 * MIB, "h100": 81_559 * MIB, "h200": 143_771 * MIB, "b200": 183_359 * MIB, "mi300x": 192 << 30,
-    "rtx4090": 24_564 * MIB, "m4max": 128 << 30,
+    "rtx4090": 24_564 * MIB, "m4max": 128 << 30, "l40s": 46_068 * MIB, "rtx3090": 24_576 * MIB,
 }  # fmt: skip
-NOMINAL = {"a100": 80e9, "h100": 80e9, "h200": 141e9, "b200": 180e9, "mi300x": 192e9, "rtx4090": 24e9, "m4max": 128e9}
+NOMINAL = {"a100": 80e9, "h100": 80e9, "h200": 141e9, "b200": 180e9, "mi300x": 192e9, "rtx4090": 24e9, "m4max": 128e9, "rtx3090": 24e9}
+NOMINAL["l40s"] = 0.0  # its 48 GB are before ECC
 METAL = {"m4max"}  # where the driver gives a program a part of the memory that it shares with the processor
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pellucid import catalog, families
 from pellucid.bench import last_measured
 from pellucid.catalog.literal import literal
@@ -26,6 +28,7 @@ from pellucid.families.fields import Fields
 from pellucid.families.quantisation import FIELD as QUANTISED
 from pellucid.families.quantisation import InBlocks, quantised
 from pellucid.messages import say
+from pellucid.nn.multi_token import MultiTokenPrediction
 from pellucid.notebook import checked
 
 PLAIN = ("float32", "float64", "float16")
@@ -53,6 +56,7 @@ def count(
     experts: str | None = None,
     ignore_fields: Iterable[str] = (),
     known: tuple[str, Config] | None = None,
+    assume: str | None = None,
 ) -> Bill:
     """Count every parameter, byte and FLOP of a model, each with its formula.
 
@@ -60,15 +64,22 @@ def count(
     model's most.  dtype: of the weights, by default bfloat16, or the format of a folder in our own blocks.  cache: the dtype of the KV
     cache, by default the weights'.  source: tokens that an encoder reads.  device: a name of the catalogue.  fields: replace those of
     config.json.  attn: another kind of attention, "mha", "mqa", "gqa:G" or "mla:C".  experts: "N:A", N experts of which A are chosen.
-    known: the family and the config of the name, if the caller has them.
+    known: the family and the config of the name, if the caller has them.  assume: a model type whose mathematics is taken for that of a
+    config.json of another or an unknown one; what it does not read is left aside, and a note names it.
     """
     stored = None if dtype is not None else in_folder(name, ignore_fields)
     dtype = dtype or (stored[0] if stored else "bfloat16")
     for what, given, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
         if given not in allowed:
             raise UseError("count.dtype", name=what, found=given, allowed=", ".join(allowed))
-    family, cfg = described(name, fields or EMPTY, ignore_fields) if known is None else known
-    notes = [*of_another_form(name, ignore_fields, dtype)]
+    notes: list[str] = []
+    if assume is not None:
+        family, cfg, left = assumed(name, fields or EMPTY, assume)
+        notes.append(say("count.note.assumed", kind=assume, fields=", ".join(left) or "-"))
+    else:
+        family, cfg = described(name, fields or EMPTY, ignore_fields) if known is None else known
+        notes += of_another_form(name, ignore_fields, dtype)
+        notes += ahead(name, cfg) if known is None else ()
     if attn is not None:
         cfg = with_attention(cfg, attn)
         mla = any(one.attn.kind == "MLA" for one in cfg.layers)
@@ -150,6 +161,29 @@ def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Itera
     values, file = (entry["config"], f"catalogue: {entry['id']}") if entry is not None else config_of(name, ignore)
     kind, cfg = families.understand(put(values, fields), file, ignore)
     return kind.name, cfg
+
+
+def assumed(name: str | Path, fields: Mapping[str, Any], kind: str) -> tuple[str, Config, list[str]]:
+    """Return the family and the config that `kind` makes of a config.json, and the names of the fields that it does not read."""
+    if kind not in families.known():
+        raise UseError("count.assume", found=kind, near=", ".join(catalog.nearest(families.known(), kind)) or "llama")
+    entry = None if Path(name).exists() else catalog.find(catalog.models(), str(name))
+    values, file = (entry["config"], f"catalogue: {entry['id']}") if entry is not None and "config" in entry else config_of(name)
+    hf = Fields({**put(values, fields), "model_type": kind}, file)
+    cfg = families.family(kind).config(hf)
+    left = [part.prefix + name for part in (hf, *hf.inner()) for name, _ in part.unread(cfg)]
+    return kind, cfg, left
+
+
+def ahead(name: str | Path, cfg: Config) -> Iterator[str]:
+    """Yield the note of modules that predict a token further ahead, behind the last layer: they are another model, and are not counted."""
+    entry = None if Path(name).exists() else catalog.find(catalog.models(), str(name))
+    values = (entry or {}).get("config") if entry is not None else config_of(name)[0]
+    modules = (values or {}).get("num_nextn_predict_layers")
+    if isinstance(modules, int) and 0 < modules < 100 and cfg.encoder is None:
+        with torch.device("meta"):
+            each = sum(p.numel() for p in MultiTokenPrediction(cfg).parameters())
+        yield say("count.note.ahead", modules=modules, parameters=f"{modules * each:,}")
 
 
 def put(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pellucid.counting import Bill
     from pellucid.terminal.grid import Grid
 
+MOST_TURNS = 1000
 PICTURES = ("treemap", "cache", "roofline")
 
 
@@ -54,6 +55,9 @@ def add(app: typer.Typer) -> None:
         markdown: Annotated[bool, typer.Option("--markdown", help=say("count.help.markdown"))] = False,
         svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help=say("count.help.svg"))] = None,
         picture: Annotated[str, typer.Option("--picture", metavar="NAME", help=say("count.help.picture"))] = "treemap",
+        turns: Annotated[int | None, options.integer("--turns", say("count.help.turns"))] = None,
+        assume: Annotated[str | None, typer.Option("--assume", metavar="TYPE", help=say("count.help.assume"))] = None,
+        sources: Annotated[bool, typer.Option("--sources", help=say("count.help.sources"))] = False,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
@@ -93,7 +97,9 @@ def add(app: typer.Typer) -> None:
         wanted = Wanted(users, ttft, tpot, devices, formats, prices, efficiency)
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
-        of_draft = None if draft is None else counted(draft, **how | {"source": None, "fields": {}, "attn": None, "experts": None})
+        how |= {} if assume is None else {"assume": assume}
+        own = {"source": None, "fields": {}, "attn": None, "experts": None, "assume": None}  # of the model, and not of its draft
+        of_draft = None if draft is None else counted(draft, **how | own)
         scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks, of_draft, accepted)
         if wanted.any:
             single: dict[str, object] = {
@@ -107,6 +113,9 @@ def add(app: typer.Typer) -> None:
             single |= {"--why": why, "--svg": svg, "--batch": batch > 1, "--train": scenario.way, "--draft": draft}
             show_or_write(screen, wanted.table(models or [], how, [name for name, value in single.items() if value]), csv, markdown)
             return
+        if turns is not None:
+            show_or_write(screen, conversation(models or [], turns, how), csv, markdown)
+            return
         if table is not None:
             grid = tables.table(table, context, lambda: counted(table, **how))
             show_or_write(screen, (table, grid), csv, markdown)
@@ -114,7 +123,12 @@ def add(app: typer.Typer) -> None:
         bills = [counted(m, **how) for m in models or ()]
         if svg is not None:
             save(screen, bills, svg, picture)
-        if screen.json:
+        if sources:
+            from pellucid.documents.count_sources import sources as sources_of
+
+            for model, bill in zip(models or (), bills, strict=True):
+                screen.text("".join(f"{line}\n" for line in sources_of(model, bill.setting.device)))
+        elif screen.json:
             documents = [bill_json.document(b, scenario) | ({} if why is None else {"why": bill_json.reasons(b, why)}) for b in bills]
             screen.document(documents[0] if len(documents) == 1 else documents)
         elif why is not None:
@@ -128,6 +142,23 @@ def add(app: typer.Typer) -> None:
             show(screen, columns.compare(bills, price), csv, markdown)
         else:
             screen.lines(drawing.drawn(bills[0], screen.width, scenario))
+
+
+def conversation(models: list[str], turns: int, how: dict[str, Any]) -> "tuple[str, Grid]":
+    """Return the name and the table of a conversation's turns with one model."""
+    from pellucid.api.count import count as counted
+    from pellucid.counting.conversation import turns as said
+    from pellucid.documents.count import device_of
+    from pellucid.terminal.turn_table import turn_table
+
+    if len(models) != 1:
+        raise UseError("count.turns.one", found=len(models))
+    whole = counted(models[0], **how)
+    context = whole.setting.context
+    if not 1 <= turns <= min(context, MOST_TURNS) or "flops.decode" not in whole:
+        raise UseError("count.turns.range", found=turns, most=min(context, MOST_TURNS))
+    every = list(said(lambda n: counted(models[0], **how | {"context": n}), turns, context, device_of(whole)))
+    return "turns", turn_table(whole.model, every, how["device"])
 
 
 def of_recipe(screen: Screen, path: Path, device: str | None, price: float | None) -> None:

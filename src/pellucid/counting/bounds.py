@@ -14,6 +14,7 @@ from pellucid.counting.distinct import PLACE
 from pellucid.errors import UseError
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int8": "int8", "int4": "int4"}
+OTHERS = ("mem", "bw", "link")
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
@@ -22,6 +23,7 @@ class Device:
     """A device. memory: bytes that its driver gives to a program.  bandwidth: bytes a second.  peak: FLOP a second by dtype.
 
     source: of bandwidth and peak;  memory_source: of the memory, which a datasheet rounds to another number.
+    link: bytes a second that it can send to others, None if that is not known;  link_source: of it.
     """
 
     name: str
@@ -30,11 +32,14 @@ class Device:
     peak: Mapping[str, float]
     source: str = ""
     memory_source: str = ""
+    link: float | None = None
+    link_source: str = ""
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> "Device":
         source = f"{entry['source']}, {entry['date']}"
-        return Device(entry["name"], entry["memory"], entry["bandwidth"], entry["peak"], source, entry["memory_source"])
+        of_link = entry.get("link"), entry.get("link_source", "")
+        return Device(entry["name"], entry["memory"], entry["bandwidth"], entry["peak"], source, entry["memory_source"], *of_link)
 
     @staticmethod
     def described(text: str) -> "Device":
@@ -45,14 +50,16 @@ class Device:
         given: dict[str, float] = {}
         for item in text.split(","):
             match = re.fullmatch(r"(\w+)=(\d+(?:\.\d+)?(?:e\d+)?)([kMGTP]?)", item.strip())
-            if match is None or match[1] not in ("mem", "bw", *DTYPES) or match[1] in given or not 0 < float(match[2]) < 1e30:
-                raise UseError("count.device.item", found=item, allowed=", ".join(("mem", "bw", *DTYPES)))
+            if match is None or match[1] not in (*OTHERS, *DTYPES) or match[1] in given or not 0 < float(match[2]) < 1e30:
+                raise UseError("count.device.item", found=item, allowed=", ".join((*OTHERS, *DTYPES)))
             given[match[1]] = float(match[2]) * PREFIXES[match[3]]
         peak = {DTYPES[name]: value for name, value in given.items() if name in DTYPES}
         for name, there in (("mem", "mem" in given), ("bw", "bw" in given), ("bf16", bool(peak))):
             if not there:
                 raise UseError("count.device.lacks", found=text, name=name)
-        return Device(text, given["mem"], given["bw"], {"float32": min(peak.values()), **peak}, text)
+        return Device(
+            text, given["mem"], given["bw"], {"float32": min(peak.values()), **peak}, text, link=given.get("link"), link_source=text
+        )
 
 
 @dataclass(frozen=True)

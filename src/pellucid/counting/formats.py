@@ -80,10 +80,10 @@ def size(c: Counted, dtype: str, plain: str, shape: tuple[int, ...] | None = Non
     scales = ceil(blocks[0] * blocks[1] * f.scale)
     value = prod(lead) * (rows * row + scales + f.tensor)
     symbols = "rows·⌈columns·bits / 8⌉ + ⌈blocks·scale⌉" if f.scale.denominator > 1 else "rows·⌈columns·bits / 8⌉ + blocks·scale"
-    each = f"{blocks[0]:,}·{blocks[1]:,}·{float(f.scale):g}"
-    each = f"⌈{each}⌉" if f.scale.denominator > 1 else each
+    shared = f"{blocks[0]:,}·{blocks[1]:,}·{float(f.scale):g}"
+    shared = f"⌈{shared}⌉" if f.scale.denominator > 1 else shared
     symbols, more = (f"{symbols} + {f.tensor}", f" + {f.tensor}") if f.tensor else (symbols, "")
-    filled = f"({rows:,}·{row:,} + {each}{more})"
+    filled = f"({rows:,}·{row:,} + {shared}{more})"
     return Number(value, f"E·({symbols})" if lead else symbols, "·".join([*(f"{n:,}" for n in lead), filled] if lead else [filled[1:-1]]))
 
 

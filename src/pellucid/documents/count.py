@@ -1,5 +1,6 @@
 """A bill as JSON: what `pellucid count --json` prints for one model; for several, a list of these."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,9 +201,18 @@ def over(bill: Bill, split: Split, hour: float | None = None) -> dict[str, Any]:
         out["bounds"][phase]["parts"] = [
             {"stage": i} | written(p) for i, rank in enumerate(ranks.ranks(bill, split)) for p in parts(bill, phase, device, rank)
         ]
+        if device.link is not None:
+            out["bounds"][phase]["exchange"] = exchanged(best.stages, [s.sent[phase] for s in stages], device.link)
         if hour is not None:
             out["bounds"][phase]["price_of_a_million_tokens"] = best.price(split.ranks, hour)
     return out
+
+
+def exchanged(work: Sequence[float], sent: Sequence[Mapping[str, Number]], link: float) -> dict[str, float]:
+    """Return the seconds that the stages' exchanges take over a link, and a step's: behind the work at best, after it at worst."""
+    each = [int(by["total"]) / link if "total" in by else 0.0 for by in sent]
+    both = list(zip(work, each, strict=True))
+    return {"seconds": sum(each), "best": sum(max(pair) for pair in both), "worst": sum(map(sum, both))}
 
 
 def sent_to_json(sent: dict[str, dict[str, Number]]) -> dict[str, Any]:

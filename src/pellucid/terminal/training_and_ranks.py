@@ -105,6 +105,9 @@ def over_device(bill: Bill, view: Scenario, split: Split, report: Mapping[str, A
         rate, price = f"{report[phase]['tokens_per_second']:.4g}", report[phase].get("price_of_a_million_tokens")
         title = say("count.over.pace", phase=phase_of(phase), ranks=split.ranks, seconds=Amount(report[phase]["seconds"], "s"), rate=rate)
         out += prose(drawing.priced(title, price, view.hour), width)
+        if "exchange" in report[phase] and device.link is not None:
+            takes = {name: Amount(seconds, "s") for name, seconds in report[phase]["exchange"].items()}
+            out += prose(say("count.over.exchange", link=scaled(device.link, "B"), source=device.link_source, **takes), width, "dim")
         for i, rank in enumerate(every):
             least = Amount(report[phase]["stages"][i], "s")
             own = say("count.over.stage", phase=phase_of(phase), seconds=least, **between(bill, rank.bounds))
