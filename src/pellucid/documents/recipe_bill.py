@@ -62,9 +62,9 @@ class RecipeBill:
         return document(self.bill, self.scenario) | {"run": self.run()}
 
 
-def recipe_bill(path: Path, device: str | None = None, price: float | None = None) -> RecipeBill:
-    """Return the bill of a recipe of texts. device: whose peak gives the hours.  price: of it for an hour."""
-    recipe = read_recipe(path)
+def recipe_bill(path: Path, device: str | None = None, price: float | None = None, root: Path | None = None) -> RecipeBill:
+    """Return the bill of a recipe of texts. device: whose peak gives the hours.  price: of it for an hour.  root: of its files."""
+    recipe = read_recipe(path, root)
     if not isinstance(recipe.data, Texts):
         raise UseError("count.recipe.facts", path=path)
     family, cfg = (

@@ -1,6 +1,9 @@
 """A run of training for people: its log and its recorded steps as panels. One step is shown, and every panel follows it."""
 
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from pellucid.analysis.rows import mean
@@ -19,12 +22,20 @@ from pellucid.analysis.training_film import (
     ways,
 )
 from pellucid.api.run import Run
+from pellucid.counting.number import Number
+from pellucid.counting.training_memory import training
+from pellucid.documents.amount import scaled, seconds
 from pellucid.documents.definition import Count
 from pellucid.documents.exhibit import PanelDocument, panel
-from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, TablePanel, way
+from pellucid.documents.recipe_bill import RecipeBill, recipe_bill
+from pellucid.errors import PellucidError
+from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, TablePanel, Value, way
 from pellucid.messages import say
 from pellucid.runs.answers import visible_text
 from pellucid.training.facts import FactHistory, read_facts
+from pellucid.training.meter import peak_of, step_seconds
+from pellucid.training.run_folder import RECIPE
+from pellucid.training.texts import Texts
 
 SCHEMA: Final = 1
 ROWS = 120  # parameters of a picture or a table, questions of another
@@ -77,8 +88,15 @@ def panels(run: Run, log: list[dict[str, Any]], watched: list[int], shown: int |
                 yield curve(say(FIGURES[name]), across, shown, *curves(log, name, f"held_out_{name}"))
     if (facts := read_facts(run.folder)) is not None and facts.steps:
         yield from learnt(facts, across, shown)
-    if shown is None:
-        return
+    if shown is not None:
+        yield from recorded(run, watched, shown, across)
+    if log and isinstance(run.recipe.data, Texts):
+        with suppress(PellucidError):  # the folder that it starts from may be gone, without which there is no bill
+            yield bill_panel(run, log)
+
+
+def recorded(run: Run, watched: list[int], shown: int, across: str) -> Iterator[Panel]:
+    """Yield the pictures of recorded steps."""
     steps = thinned(watched, shown)
     every = [about(run, step)["parameters"] for step in steps]
     yield LinePanel(say("training.parts"), across, steps, part_changes(every), shown)
@@ -93,6 +111,36 @@ def panels(run: Run, log: list[dict[str, Any]], watched: list[int], shown: int |
     title = say("training.changes", count=len(changes), shown=len(rows))
     yield MatrixPanel(title, rows, [str(step) for step in steps], [changes[path] for path in rows], scale="size")
     yield table(every[steps.index(shown)], shown)
+
+
+def bill_panel(run: Run, log: list[dict[str, Any]]) -> TablePanel:
+    """Return the bill of a run's recipe beside what the run took. A forward of the bill has full rows, so the run has not more."""
+    bill = bill_of(run.folder / RECIPE, run.about.root)
+    counts, took = training(bill.bill, bill.way), step_seconds(log)
+    flops = bill.forwards * int(counts["flops.total"])
+    peak = peak_of(run.folder)
+    parts: list[list[Value]] = [[say("training.bill.part", part=name), scaled(int(n), "B"), None] for name, n in parts_of(counts)]
+    rows: list[list[Value]] = [
+        [say("training.bill.memory"), scaled(int(counts["memory.total"]), "B"), None if peak is None else scaled(peak, "B")],
+        *parts,
+        [say("training.bill.flops"), scaled(flops, "FLOP"), None],
+        [say("training.bill.seconds"), None, None if took is None else seconds(took)],
+        [say("training.bill.rate"), None, scaled(flops / took, "FLOP/s") if took else None],
+    ]
+    return TablePanel(
+        say("training.bill"), [say("training.bill.what"), say("training.bill.predicted"), say("training.bill.measured")], rows
+    )
+
+
+def parts_of(counts: dict[str, Number]) -> Iterator[tuple[str, Number]]:
+    """Yield the kinds of memory of a bill by their names."""
+    yield from ((name.removeprefix("memory."), n) for name, n in counts.items() if name.startswith("memory.") and name != "memory.total")
+
+
+@cache
+def bill_of(path: Path, root: Path) -> RecipeBill:
+    """Return the bill of a run's own recipe, which does not change while it is open."""
+    return recipe_bill(path, root=root)
 
 
 def curve(title: str, across: str, shown: int | None, at: list[int], trained: list[float], apart: list[float | None]) -> LinePanel:

@@ -45,8 +45,8 @@ class FactQuiz:
     """At most `count` of the questions of a corpus, evenly apart, asked after steps of a run in `folder`. every: the distance of steps."""
 
     def __init__(self, objective: Objective, data: Data, count: int, every: int, last: int, folder: Path) -> None:
-        asked = objective.questions(data)
-        self.questions = asked[:: -(-len(asked) // count)]
+        every_question = objective.questions(data)
+        self.questions = every_question[:: -(-len(every_question) // count)]
         self.objective, self.every, self.last, self.root = objective, every, last, folder / EVAL
 
     def due(self, step: int) -> bool:

@@ -28,11 +28,11 @@ class OwnCheck:
     """
 
     def __init__(self, name: str, path: Path, root: Path) -> None:
-        found = OWN.fullmatch(name)
-        assert found is not None
-        self.name, self.path, self.function = name, path, found[2]
+        match = OWN.fullmatch(name)
+        assert match is not None
+        self.name, self.path, self.function = name, path, match[2]
         try:
-            self.file = inside(root, found[1], TrainError)
+            self.file = inside(root, match[1], TrainError)
             read_whole(self.file, SOURCE_BYTES, TrainError)
         except PellucidError as fault:
             raise TrainError("recipe.fault", path=path, reason=f"reward.check: {fault.line()}") from None
@@ -48,7 +48,7 @@ class OwnCheck:
             sys.dont_write_bytecode = True  # nothing is written beside the user's file
             spec.loader.exec_module(module)
         except Exception as fault:
-            raise TrainError("reward.raised", check=self.file, reason=told(fault)) from None
+            raise TrainError("reward.raised", check=self.file, reason=one_line(fault)) from None
         finally:
             sys.dont_write_bytecode = before
         called = getattr(module, self.function, None)
@@ -67,7 +67,7 @@ class OwnCheck:
         try:
             given = self.called(prompt, answer, sorted(right))
         except Exception as fault:
-            raise TrainError("reward.raised.at", **at, reason=told(fault)) from None
+            raise TrainError("reward.raised.at", **at, reason=one_line(fault)) from None
         try:
             value = float(given)
         except (TypeError, ValueError, OverflowError):
@@ -77,6 +77,6 @@ class OwnCheck:
         return value
 
 
-def told(fault: Exception) -> str:
+def one_line(fault: Exception) -> str:
     """Return an exception of foreign code as one line."""
     return " ".join(f"{type(fault).__name__}: {fault}".split())[:200]

@@ -31,6 +31,7 @@ from pellucid.training.criterion import Criterion
 from pellucid.training.facts import FactQuiz
 from pellucid.training.identity import digest
 from pellucid.training.loop import HeldOut, TrainingRun
+from pellucid.training.meter import MemoryMeter
 from pellucid.training.objectives import Document, Objective, objective_of
 from pellucid.training.quiz import quiz
 from pellucid.training.recipe import Recipe, read_recipe
@@ -81,6 +82,7 @@ def run_recipe(
             if ranks.first:
                 lock.enter_context(alone(folder))
             objective = prepare(recipe, folder)
+            meter = MemoryMeter()
             start = fresh(recipe, objective)
             documents, out_of_training = both = examples(recipe, objective)
             criterion = criterion_of(recipe, start, objective, both, folder / DATA)
@@ -101,6 +103,8 @@ def run_recipe(
                 write_run(folder, recipe, objective.tokenizer, run.identity, run.step)
             taken = quizzing(recipe, run, on)
             ended = run.train(progress, lambda: stop.received, taken, None if recorder is None else recorder.take)
+            if ranks.first:
+                meter.write(folder)
         try:
             if ended and not stop.received:
                 return finish(recipe, folder / ("model" if start.adapter is None else "adapter"), joined(start, sharding), run, progress)

@@ -16,6 +16,7 @@ from pellucid.training.corpus import corpora
 from pellucid.training.invented import WORDS, Invented, most_facts
 from pellucid.training.objectives import OBJECTIVES, Data
 from pellucid.training.pairs import COMPARED, Pairs
+from pellucid.training.recipe_parts import AdapterSettings, WatchSettings, adapter_settings, watch_settings
 from pellucid.training.recipe_tables import (
     AIMS,
     Aim,
@@ -62,7 +63,6 @@ TABLES = {"name": str, "model": dict, "adapter": dict, "tokenizer": dict, "data"
 TABLES |= dict.fromkeys(("ranks", *AIMS), dict)
 OPTIONAL = {"adapter", "eval", "watch", "ranks", *AIMS}
 ONE_PROCESS = RanksSettings()
-SCALES = ("alpha/r", "alpha/√r")
 FROM_ZERO = {"quiz", "seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
 BELOW_ONE = {"beta1", "beta2", "momentum", "smoothing"}
 OPTIMIZERS, SCHEDULES = ("adamw", "muon"), ("cosine", "linear", "constant", "wsd")
@@ -120,21 +120,6 @@ class EvalSettings:
 
 
 @dataclass(frozen=True)
-class WatchSettings:
-    """The [watch] table of a recipe: the steps to record. every: each step of this distance.  first: and the first ones.
-
-    tensors: paths with `*`.  gradients: theirs too.  tokens: whose embedding is kept.  prompts: texts to run after each recorded step.
-    """
-
-    every: int | None = None
-    first: int = 0
-    tensors: tuple[str, ...] = ()
-    gradients: bool = True
-    tokens: tuple[str, ...] = ()
-    prompts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class BaseSettings:
     """The [model] table of a recipe that starts from a folder. name: the folder, a specimen or a hub id.
 
@@ -144,21 +129,6 @@ class BaseSettings:
     name: str
     quant: str | None = None
     template: str | None = None
-
-
-@dataclass(frozen=True)
-class AdapterSettings:
-    """The [adapter] table of a recipe. targets: paths of matrices, with `*`.  alpha: of the scale, by default twice the rank.
-
-    scale: "alpha/r", or "alpha/√r" (arXiv 2312.03732).  dropout: the share of a matrix' input that a step leaves out before A.
-    """
-
-    rank: int
-    alpha: float | None = None
-    targets: tuple[str, ...] = ("layers.*.attn.[qkvo]",)
-    name: str = "default"
-    scale: str = SCALES[0]
-    dropout: float = 0.0
 
 
 Table = TypeVar("Table", TrainSettings, EvalSettings)
@@ -235,7 +205,7 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
     if evaluate is not None and evaluate.quiz and isinstance(data, Texts):
         raise TrainError("recipe.field", path=path, field="eval.quiz", found=evaluate.quiz, allowed="data.folder")
     watch = watch_settings(path, tables["watch"]) if "watch" in tables else None
-    adapter = adapter_settings(path, tables["adapter"], base) if "adapter" in tables else None
+    adapter = adapter_settings(path, tables["adapter"], base is not None) if "adapter" in tables else None
     if base is not None and base.quant is not None and adapter is None:
         raise TrainError("recipe.quant", path=path)
     name, model, tokenizer = (tables[field] for field in ("name", "model", "tokenizer"))
@@ -266,25 +236,6 @@ def of_teacher(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
         raise TrainError("recipe.one", path=path, fields="distil.teacher, tokenizer")
     table = tables.get(DISTIL)
     return {"from": distil_settings(path, table if isinstance(table, dict) else {}).teacher}
-
-
-def adapter_settings(path: Path, given: dict[str, Any], base: BaseSettings | None) -> AdapterSettings:
-    """Return the [adapter] table, checked. A TrainError if the recipe starts from no folder."""
-    if base is None:
-        raise TrainError("recipe.field", path=path, field="model.from", found="-", allowed="str")
-    known(path, "adapter.", given, {f.name for f in fields(AdapterSettings)})
-    rank, alpha, targets = given.get("rank"), given.get("alpha", 1), given.get("targets", ["*"])
-    right = {
-        "rank": (type(rank) is int and 1 <= rank <= 1 << 16, "int > 0"),
-        "alpha": (type(alpha) in (int, float) and 0 < alpha < 2.0**31, "number > 0"),
-        "targets": (isinstance(targets, list) and targets and all(isinstance(t, str) and t for t in targets), '["layers.*.attn.q", ...]'),
-        "name": (isinstance(name := given.get("name", "default"), str) and re.fullmatch(r"[\w-]+", name), "A-Z a-z 0-9 _ -"),
-        "scale": (given.get("scale", SCALES[0]) in SCALES, ", ".join(SCALES)),
-        "dropout": (type(given.get("dropout", 0)) in (int, float) and 0 <= given.get("dropout", 0) < 1, "number 0 … 1, < 1"),
-    }
-    require(path, "adapter", given, right)
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return AdapterSettings(**values)
 
 
 def check_tokenizer(path: Path, given: dict[str, Any], of_texts: bool) -> None:
@@ -367,24 +318,6 @@ def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -
             bound = f"{about} {'>=' if name in FROM_ZERO | BELOW_ONE else '>'} 0" + (", < 1" if name in BELOW_ONE else "")
             raise TrainError("recipe.field", path=path, field=f"{table}.{name}", found=repr(value), allowed=bound)
     return kind(**given)
-
-
-def watch_settings(path: Path, given: dict[str, Any]) -> WatchSettings:
-    """Return the [watch] table, checked."""
-    known(path, "watch.", given, {f.name for f in fields(WatchSettings)})
-    if not {"every", "first"} & given.keys():
-        raise TrainError("recipe.one", path=path, fields="watch.every, watch.first")
-    for name, value in given.items():
-        if name in ("every", "first"):
-            sound, allowed = type(value) is int and 0 < value < 2**63, "int > 0"
-        elif name == "gradients":
-            sound, allowed = isinstance(value, bool), "true, false"
-        else:
-            sound, allowed = isinstance(value, list) and all(isinstance(x, str) and x for x in value), '["...", ...]'
-        if not sound:
-            raise TrainError("recipe.field", path=path, field=f"watch.{name}", found=repr(value), allowed=allowed)
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return WatchSettings(**values)
 
 
 def train_settings(path: Path, given: dict[str, Any]) -> TrainSettings:

@@ -55,8 +55,8 @@ def same_number(text: str, right: Collection[str]) -> bool:
 
 def matches(text: str, right: Collection[str], pattern: re.Pattern[str]) -> bool:
     """True if the text has the pattern; where the pattern has a group, the first one is a right answer too."""
-    found = pattern.search(text)
-    return found is not None and (not pattern.groups or exact(found[1] or "", right))
+    match = pattern.search(text)
+    return match is not None and (not pattern.groups or exact(match[1] or "", right))
 
 
 CHECKS: dict[str, Callable[[str, Collection[str]], bool]] = {"exact": exact, "begins": begins, "number": same_number}
@@ -194,8 +194,8 @@ class Reward(Criterion):
         for i, (prompt, group) in enumerate(zip(prompts, drawn, strict=True), 1):
             right, texts = self.right[tuple(prompt)], [self.written(answer.ids) for answer in group]
             if self.own is not None:
-                asked = self.written(prompt)
-                out.append([self.own.score(asked, text, right, (i, n)) for n, text in enumerate(texts, 1)])
+                prompt_text = self.written(prompt)
+                out.append([self.own.score(prompt_text, text, right, (i, n)) for n, text in enumerate(texts, 1)])
             else:
                 assert self.check is not None
                 out.append([float(self.check(text, right)) for text in texts])

@@ -24,7 +24,8 @@ from pellucid.errors import TrainError
 from pellucid.tracing import Trace, load_trace, watch
 from pellucid.training.loop import TrainingRun, feed
 from pellucid.training.objectives import Causal
-from pellucid.training.recipe import Recipe, WatchSettings
+from pellucid.training.recipe import Recipe
+from pellucid.training.recipe_parts import WatchSettings
 from pellucid.training.recorded_step import ParameterStep, RecordedStep, record_step
 from pellucid.training.saves import states
 

@@ -25,7 +25,7 @@ from watched_runs import RECIPE
 
 DEATHS = 3  # of one run at most
 AGAIN = 40  # starts of one run
-NOT_COMPARED = {"lock", "aside"}
+NOT_COMPARED = {"lock", "aside", "meter.json"}
 
 
 def prepare(folder: Path) -> Attempt:

@@ -1,0 +1,59 @@
+"""What a run took: its memory at most and its seconds a step, beside which the page sets the bill that was made before it.
+
+run/meter.json   {"schema": 1, "peak": bytes by which the process grew, at most}
+
+The growth counts from before the model is made, so that Python and torch are not in it. It is the process', and so has what torch keeps
+free for later, too.
+"""
+
+import json
+import resource
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pellucid.checkpoint.disk import reason, replacing
+from pellucid.checkpoint.json_file import read_object
+from pellucid.errors import PellucidError, TrainError
+
+METER = "meter.json"
+SCHEMA = 1
+WARM = 20  # steps, before which a step's time is that of first calls
+
+
+def resident() -> int:
+    """Return the bytes that this process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+class MemoryMeter:
+    """The memory of a run that begins now."""
+
+    def __init__(self) -> None:
+        self.before = resident()
+
+    def write(self, folder: Path) -> None:
+        """Write what the run took so far; what it took before it was stopped counts too."""
+        peak = max(resident() - self.before, peak_of(folder) or 0)
+        try:
+            with replacing(folder / METER, TrainError) as part:
+                part.write_text(json.dumps({"schema": SCHEMA, "peak": peak}) + "\n", encoding="utf-8")
+        except OSError as fault:
+            raise TrainError("train.save", path=folder / METER, reason=reason(fault)) from None
+
+
+def peak_of(folder: Path) -> int | None:
+    """Return the memory that a run took, None if it is not known."""
+    try:
+        peak = read_object(folder / METER, error=TrainError).get("peak")
+    except PellucidError:
+        return None
+    return peak if type(peak) is int else None
+
+
+def step_seconds(log: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the median of the steps' seconds, of those after the first WARM where there are any; None without steps."""
+    own = [float(e["seconds"]) for e in log if e["step"] > WARM] or [float(e["seconds"]) for e in log]
+    return statistics.median(own) if own else None
