@@ -39,7 +39,7 @@ def test_the_run_keeps_what_was_set(tmp_path: Path, capsys: pytest.CaptureFixtur
     run = pellucid.Run(out)
     assert len(run.log) == 3 and run.recipe.train.micro == 4 and run.replay(2).number == 2
     capsys.readouterr()
-    for given, told in (
+    for given, line_part in (
         ("train.stepz=3", "near: train.steps"),
         ("train.steps", "give FIELD=VALUE"),
         ("=3", "FIELD=VALUE"),
@@ -47,4 +47,4 @@ def test_the_run_keeps_what_was_set(tmp_path: Path, capsys: pytest.CaptureFixtur
     ):
         assert main(["train", str(path), "--out", str(tmp_path / "no"), "--set", given]) == 2
         line = capsys.readouterr().err
-        assert told in line and line.count("\n") == 1 and not (tmp_path / "no").exists()
+        assert line_part in line and line.count("\n") == 1 and not (tmp_path / "no").exists()

@@ -273,19 +273,19 @@ def test_an_own_check(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "line"),
     [
         ("infinite", "own.py:infinite gave inf for prompt 1, text 1; allowed: a finite number"),
         ("words", "own.py:words gave '1' for prompt 1, text 1; allowed: a finite number"),
         ("fault", "own.py:fault raised KeyError: 'x', for prompt 1, text 1"),
     ],
 )
-def test_faults_of_an_own_check(function: str, told: str, folder: Path, tmp_path: Path) -> None:
+def test_faults_of_an_own_check(function: str, line: str, folder: Path, tmp_path: Path) -> None:
     """One line that names the function and the place; nothing was changed."""
     path = rewarding(folder, "bad.toml", adapter=f'{ADAPTER}\n[reward]\ncheck = "own.py:{function}"')
     with pytest.raises(TrainError) as fault:
         run_recipe(path, tmp_path / "run", False, 1, silent)
-    assert fault.value.line() == told and not (tmp_path / "run" / "log.jsonl").exists()
+    assert fault.value.line() == line and not (tmp_path / "run" / "log.jsonl").exists()
 
 
 def test_chats(folder: Path, tmp_path: Path) -> None:

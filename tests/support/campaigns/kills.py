@@ -37,12 +37,12 @@ def prepare(folder: Path) -> Attempt:
     texts = RECIPE.replace('folder = "corpus"', 'files = ["text/*.txt", "b.jsonl"]\nlength = 32\nheld_out = 0.1').replace("quiz = 10\n", "")
     (folder / "texts.toml").write_text(texts.replace('"film"', '"texts"').replace("save_every = 4", "save_every = 3"), encoding="utf-8")
     recipes = [folder / "film.toml", folder / "texts.toml"]
-    wholes, lasted = dict[Path, dict[str, bytes]](), dict[Path, float]()
+    references, lasted = dict[Path, dict[str, bytes]](), dict[Path, float]()
     for recipe in recipes:
         began = time.monotonic()
         status = ended(started(recipe, out := folder / f"whole-{recipe.stem}", 1), None)
         assert status == 0, f"{recipe.name} ended with {status}"
-        wholes[recipe], lasted[recipe] = kept(out), time.monotonic() - began
+        references[recipe], lasted[recipe] = kept(out), time.monotonic() - began
 
     def attempt(draw: random.Random) -> str:
         recipe, out = draw.choice(recipes), folder / "run"
@@ -53,15 +53,15 @@ def prepare(folder: Path) -> Attempt:
             status = ended(started(recipe, out, start), at, draw.choice((signal.SIGKILL, signal.SIGTERM)))
             if status not in (0, 75, 130, -signal.SIGKILL, -signal.SIGTERM):
                 return f"start {start} ended with {status}"
-            whole, _ = newest(out / "saves")
-            if had and whole is None:
+            state, _ = newest(out / "saves")
+            if had and state is None:
                 return f"start {start} left no whole state"
-            had = whole is not None
+            had = state is not None
             if status == 0:
                 break
-        own, whole_run = kept(out), wholes[recipe]
-        other = {name for name, raw in whole_run.items() if own.get(name) != raw}
-        other |= {name for name in own.keys() - whole_run.keys() if not name.startswith("saves/")}  # a stop saves at its own step
+        own, reference = kept(out), references[recipe]
+        other = {name for name, raw in reference.items() if own.get(name) != raw}
+        other |= {name for name in own.keys() - reference.keys() if not name.startswith("saves/")}  # a stop saves at its own step
         return f"other than uninterrupted: {', '.join(sorted(other))}" if other else ""
 
     return attempt
