@@ -24,7 +24,7 @@ class Balance:
 
     def __init__(self, model: nn.Module, rate: float, auxiliary: float = 0.0) -> None:
         self.model, self.rate, self.auxiliary, self.seen = model, rate, auxiliary, Records()
-        experts = {path: m for path, m in model.named_modules() if isinstance(m, Moe)}
+        experts = mixtures(model)
         self.routers = {path: m for path, m in experts.items() if m.correction is not None}
         self.loads = {path: torch.zeros(m.router.weight.shape[0], dtype=torch.long) for path, m in self.routers.items()}
         self.penalised = list(experts) if auxiliary else []
@@ -62,6 +62,11 @@ class Balance:
             excess.append(float(load.max() / load.mean()) - 1)
             self.loads[path].zero_()
         return {"overload": round(max(excess), 4)} if excess else {}
+
+
+def mixtures(model: nn.Module) -> dict[str, Moe]:
+    """Return a model's layers of experts by path."""
+    return {path: m for path, m in model.named_modules() if isinstance(m, Moe)}
 
 
 def unevenness(seen: Records, path: str, real: Tensor) -> Tensor:

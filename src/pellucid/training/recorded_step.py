@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pellucid.batch.step import Step
-from pellucid.nn.moe import Moe
 from pellucid.tracing import Trace, Writer, fed, watch
+from pellucid.training.balance import mixtures
 from pellucid.training.loop import TrainingRun
 from pellucid.training.objectives import IGNORED, Batch
 from pellucid.watching.watch import Records
@@ -77,7 +77,7 @@ def record_step(
     last: the updates of the step that was recorded before, for the angles.
     """
     parts = [run.criterion.texts(part) for part in run.parts(numbers)]
-    experts = {f"{path}.chosen": m.spec.experts for path, m in run.model.named_modules() if isinstance(m, Moe)}
+    experts = {f"{path}.chosen": m.spec.experts for path, m in mixtures(run.model).items()}
     with (
         watch(run.model, only=only, grad=gradients) if only else nullcontext(Records()) as seen,
         watch(run.model, only=list(experts)) if experts else nullcontext(Records()) as chosen,
