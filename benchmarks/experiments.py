@@ -1,6 +1,6 @@
 """Patching and attribution patching on GPT-2 small's shape, beside TransformerLens and nnsight, in alternating pairs of one run.
 
-    python benchmarks/experiments.py [--transformer-lens PYTHON] [--nnsight PYTHON] [--pairs 3] [--threads 2] [--tiny]
+    python benchmarks/experiments.py [--transformer-lens PYTHON]... [--nnsight PYTHON] [--pairs 3] [--threads 2] [--tiny]
 
 heads: each head at each position of a 15-token prompt (2,160 trials).  residual: each block's output at each position (180).
 attribution: the gradient of the metric times the difference of two runs, for each head at each position of a 300-token prompt.
@@ -219,6 +219,7 @@ class Worker:
         command = [python, __file__, "--worker", kind, folder, "--threads", str(threads), *(["--tiny"] if tiny else [])]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.kind, self.hello = kind, self.answer()
+        self.name = f"{kind} {self.hello['versions'][kind]}" if kind in self.hello["versions"] else kind
 
     def answer(self) -> dict[str, Any]:
         """Return the next line that is meant for us; libraries greet on stdout too."""
@@ -266,19 +267,21 @@ def compared(mine: Worker, peer: Worker, name: str, pairs: int) -> dict[str, Any
             turns.append(worker.ask(asked))
     gap = max(abs(x - y) for a, b in zip(one, two, strict=True) for x, y in zip(a["numbers"], b["numbers"], strict=True))
     spread = statistics.stdev(one[0]["numbers"])
-    assert gap < AGREE < spread / 100, (peer.kind, name, gap, spread)
+    assert gap < AGREE < spread / 100, (peer.name, name, gap, spread)
     ratios = sorted(b["seconds"] / a["seconds"] for a, b in zip(one, two, strict=True))
     return {
-        "task": name, "peer": peer.kind, "trials": len(one[0]["numbers"]), "largest_difference": gap, "spread": spread,
-        "seconds": {"pellucid": [a["seconds"] for a in one], peer.kind: [b["seconds"] for b in two]},
-        "mib": {"pellucid": max(a["bytes"] for a in one) / 2**20, peer.kind: max(b["bytes"] for b in two) / 2**20},
+        "task": name, "peer": peer.name, "trials": len(one[0]["numbers"]), "largest_difference": gap, "spread": spread,
+        "seconds": {"pellucid": [a["seconds"] for a in one], peer.name: [b["seconds"] for b in two]},
+        "mib": {"pellucid": max(a["bytes"] for a in one) / 2**20, peer.name: max(b["bytes"] for b in two) / 2**20},
         "times_faster_per_pair": ratios, "median_times_faster": statistics.median(ratios),
     }  # fmt: skip
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--transformer-lens", metavar="PYTHON", help="an interpreter that has TransformerLens")
+    ask.add_argument(
+        "--transformer-lens", metavar="PYTHON", action="append", default=[], help="an interpreter that has TransformerLens; one for each version"
+    )
     ask.add_argument("--nnsight", metavar="PYTHON", help="an interpreter that has nnsight")
     ask.add_argument("--pairs", type=int, default=3)
     ask.add_argument("--threads", type=int, default=2)
@@ -297,15 +300,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made(folder, given.tiny)
         mine = Worker(sys.executable, "pellucid", folder, given.threads, given.tiny)
-        options = {"transformer-lens": given.transformer_lens, "nnsight": given.nnsight}
-        peers = [Worker(python, kind, folder, given.threads, given.tiny) for kind, python in options.items() if python]
-        report["versions"] = {worker.kind: worker.hello["versions"] for worker in (mine, *peers)}
+        options = [*(("transformer-lens", python) for python in given.transformer_lens), *([("nnsight", given.nnsight)] if given.nnsight else [])]
+        peers = [Worker(python, kind, folder, given.threads, given.tiny) for kind, python in options]
+        report["versions"] = {worker.name: worker.hello["versions"] for worker in (mine, *peers)}
         pairs = [(peer, name) for name in CHEAPEST_FIRST for peer in peers if name in peer.hello["names"]]
         for peer, name in pairs:
             report["rows"].append(row := compared(mine, peer, name, given.pairs))
             write(report, given.out)
             mib = {kind: round(size) for kind, size in row["mib"].items()}
-            print(f"{peer.kind:17} {name:22} {row['median_times_faster']:7.2f}x  {mib} MiB  {row['largest_difference']:.1e}", flush=True)
+            print(f"{peer.name:22} {name:22} {row['median_times_faster']:7.2f}x  {mib} MiB  {row['largest_difference']:.1e}", flush=True)
         for worker in (mine, *peers):
             worker.process.communicate()
     print(given.out)

@@ -249,3 +249,18 @@ def test_mutants_are_seen(mutant: str) -> None:
     assert error(model, text, trials) < 1e-10
     with swapped(*MUTANTS[mutant]), suppress(TraceError):  # of a change that acts nowhere
         assert error(model, text, trials) > 1e-6
+
+
+def test_pages_are_those_that_the_largest_batch_needs() -> None:
+    """Pages of two thousand rows stood there for each sweep, however small: 150 MB for GPT-2 small."""
+    model = model_of("llama")
+    text = text_of(model)
+    forks = Forks(model, text)
+    before = forks.pages.count
+    trials = trials_of(model, text)
+    list(forks.run(trials[:3]))
+    few = forks.pages.count
+    list(forks.run(trials))
+    assert before < few <= before + 3 * len(text.tokens) <= forks.pages.count <= before + forking.ROWS
+    assert all(pool.shape[0] == forks.pages.count for pools in forks.pages.pools.values() for pool in pools)
+    assert forks.pages.allocators[None].sound(())

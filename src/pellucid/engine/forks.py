@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pellucid.batch.kv_cache import KVCache, PageAllocator, PagedCache, PagedRows, Stored
 from pellucid.batch.mask import prefix
+from pellucid.batch.page_growth import grow
 from pellucid.batch.step import Step
 from pellucid.engine.determinism import require
 from pellucid.families.aliases import entrance, stacks
@@ -98,7 +99,8 @@ class Forks:
         self.share_rows = not (self.prefix or later)  # a row depends on earlier ones alone
         self.last = len(stacks(module)) - 1  # the number of the stack that answers
         most = len(text.tokens)
-        self.pages = PagedCache(most + max(ROWS, most), 1, longest=most)  # pages of one row: none is shared in part, so none is copied
+        self.own = most + len(text.source or ())  # pages of the run without changes
+        self.pages = PagedCache(self.own, 1, longest=most)  # pages of one row: none is shared in part, so none is copied
         entering = [[entrance(s, p), *(f"{p}layers.{i}.{b.leaves}" for i, b in enumerate(s.layers))] for p, s in stacks(module)]
         self.streams: list[list[Tensor]] = []
         with torch.no_grad(), self.kernels(), watch(module, [path for paths in entering for path in paths], edit=self.edit) as seen:
@@ -110,9 +112,12 @@ class Forks:
     def run(self, trials: Sequence[Sequence[Change]]) -> Iterator[tuple[list[int], Tensor]]:
         """Yield the numbers of trials that ran together, and their logits [trials wanted V], until all have run."""
         forks = sorted((self.fork(i, changes) for i, changes in enumerate(trials)), key=lambda f: (f.entry, f.inside, f.first))
+        batches = list[list[Fork]]()
         while forks:
-            batch = forks[: self.together(forks)]
-            del forks[: len(batch)]
+            batches.append(forks[: self.together(forks)])
+            del forks[: len(batches[-1])]
+        grow(self.pages, self.own + max((sum(map(self.rows, batch)) for batch in batches), default=0))
+        for batch in batches:
             changes = [replace(c, request=f.request) for f in batch for c in f.changes]
             try:
                 with torch.no_grad(), self.kernels(), watch(self.module, (), edit=changes):
@@ -126,10 +131,14 @@ class Forks:
         """Return how many of these forks run in the next batch: as many as fit of those that enter one block and run the same ops."""
         rows = 0
         for n, f in enumerate(forks[:FORKS]):
-            rows += max(len(self.text.source or ()) if f.entry[0] < self.last else 0, len(self.text.tokens) - f.first)
+            rows += self.rows(f)
             if n and ((f.entry, f.inside) != (forks[0].entry, forks[0].inside) or rows > ROWS):
                 return n
         return min(len(forks), FORKS)
+
+    def rows(self, fork: Fork) -> int:
+        """Return the rows that a fork computes, or that it stores of a source, whichever are more."""
+        return max(len(self.text.source or ()) if fork.entry[0] < self.last else 0, len(self.text.tokens) - fork.first)
 
     def fork(self, number: int, changes: Sequence[Change]) -> Fork:
         """Return the fork of a trial: it enters the first block that a change acts in, at the first row that one changes."""
