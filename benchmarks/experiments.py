@@ -280,7 +280,11 @@ def compared(mine: Worker, peer: Worker, name: str, pairs: int) -> dict[str, Any
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument(
-        "--transformer-lens", metavar="PYTHON", action="append", default=[], help="an interpreter that has TransformerLens; one for each version"
+        "--transformer-lens",
+        metavar="PYTHON",
+        action="append",
+        default=[],
+        help="an interpreter that has TransformerLens; one for each version",
     )
     ask.add_argument("--nnsight", metavar="PYTHON", help="an interpreter that has nnsight")
     ask.add_argument("--pairs", type=int, default=3)
@@ -300,7 +304,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made(folder, given.tiny)
         mine = Worker(sys.executable, "pellucid", folder, given.threads, given.tiny)
-        options = [*(("transformer-lens", python) for python in given.transformer_lens), *([("nnsight", given.nnsight)] if given.nnsight else [])]
+        options = [
+            *(("transformer-lens", python) for python in given.transformer_lens),
+            *([("nnsight", given.nnsight)] if given.nnsight else []),
+        ]
         peers = [Worker(python, kind, folder, given.threads, given.tiny) for kind, python in options]
         report["versions"] = {worker.name: worker.hello["versions"] for worker in (mine, *peers)}
         pairs = [(peer, name) for name in CHEAPEST_FIRST for peer in peers if name in peer.hello["names"]]

@@ -32,7 +32,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.acting.table", of=turns.of), list(map(say, COLUMNS)), table, marked=3)
     able = facts_read(e.model, language)
     if able.able:
-        yield e.claim("turns", turns.right > max(plain.right, once.right), right=turns.right, of=turns.of, plain=plain.right, once=once.right)
+        yield e.claim(
+            "turns", turns.right > max(plain.right, once.right), right=turns.right, of=turns.of, plain=plain.right, once=once.right
+        )
         yield e.claim("all", turns.right > whole.right, right=whole.right, tokens=whole.tokens, turns=turns.right, few=turns.tokens)
         wrong, _ = acted(e.model, language, "turns", False)
         yield e.claim("word", wrong.right < turns.right, wrong=wrong.right, right=turns.right, of=turns.of)

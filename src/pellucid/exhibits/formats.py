@@ -39,7 +39,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     language = e.text("language")
     before = weights_hash(e.model.module)
     wrong = {key: task(e.model, language, False) for key, task in TASKS.items()}
-    tasks = e.on({key: task(e.model, language) for key, task in TASKS.items()}, wrong)
+    tasks = e.on({key: task(e.model, language, True) for key, task in TASKS.items()}, wrong)
     e.trace(tasks["classification"].texts[0].text)
     stacks = {say(NAMES[key]): [*boxes(e, key, one.texts[0])] for key, one in tasks.items()}
     yield DiagramPanel(say("exhibit.formats.diagram"), stacks)

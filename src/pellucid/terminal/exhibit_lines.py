@@ -118,7 +118,9 @@ def cube(p: CubePanelDocument) -> list[Text]:
     for i, one in enumerate(p["values"]):
         indent = " " * (2 + 2 * (depth - 1 - i))
         out.append(Text(f"{indent}{p['axes'][0]} {i}", NAME))
-        out += [Text(f"{indent}{''.join(shade(v or 0.0, top) for v in row)}  {number(row[0])} … {number(row[-1])}") for row in one]
+        out += [
+            Text(f"{indent}{''.join(shade(v or 0.0, top) for v in row)}  {shown_value(row[0])} … {shown_value(row[-1])}") for row in one
+        ]
     return out
 
 
