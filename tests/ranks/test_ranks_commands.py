@@ -53,6 +53,7 @@ REFUSED = [
     (["count", "gpt2-small"], "count runs in one process, 4 were started"),
     (["run", "pellucid/capitals", "a", "--chat"], "--chat is for one process, 4 were started"),
     (["run", "pellucid/capitals", "a", "--deterministic"], "--deterministic is for one process"),
+    (["run", "pellucid/capitals", "a", "--device", "cuda"], "--device is for one process"),
     (["trace", "run", "--step", "3", "--save", "x"], "--step is for one process"),
     (["score", "pellucid/capitals", "-"], "FILE: - is for one process"),
 ]
@@ -156,9 +157,9 @@ def children(pid: int) -> list[int]:
 
 def rank_of(pid: int) -> int:
     """Return the rank of a process that torchrun started."""
-    found = re.search(r"(?:^|\0)RANK=(\d+)", Path(f"/proc/{pid}/environ").read_text())
-    assert found is not None
-    return int(found[1])
+    match = re.search(r"(?:^|\0)RANK=(\d+)", Path(f"/proc/{pid}/environ").read_text())
+    assert match is not None
+    return int(match[1])
 
 
 def ours(err: str) -> list[str]:

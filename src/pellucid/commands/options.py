@@ -102,6 +102,8 @@ def steps() -> Any:
 
 def loaded(screen: Screen, name: str, finite: bool = False, **how: Any) -> "Model":
     """Load the model of a name, with a progress bar: of several processes each keeps its part. finite: refuse NaN or infinity."""
+    in_one_process(**{"--device": str(how.get("device", "cpu")) != "cpu"})
+
     from pellucid.api.model import load
 
     model = load(name, progress=screen.bar(say("command.loading", name=name)), **how)
