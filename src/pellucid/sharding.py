@@ -21,19 +21,13 @@ from pellucid.counting.weights import axes_of
 from pellucid.distributed import ALONE, Ranks
 from pellucid.errors import UseError
 from pellucid.nn.adapted import AdaptedLinear
-from pellucid.nn.attention import Attention
-from pellucid.nn.latent import Latent
 from pellucid.nn.linear import Embedding, Linear, SummedLinear, VocabularyEmbedding, VocabularyLinear
-from pellucid.nn.mlp import Mlp
-from pellucid.nn.moe import Moe
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
 from pellucid.watching.watch import Seen
 
 SPLIT = {letter for letter, by in LETTERS.items() if by == "tp"}
 IN_A_HEAD = {"K", "W"}
-PARTS = (Attention, Latent, Mlp, Moe)
-"""Parts whose heads or neurons are split."""
 ENDS = ("embed", "head")
 
 
@@ -99,7 +93,7 @@ def split(model: Decoder | EncoderDecoder, ranks: Ranks) -> Sharding:
     if ranks.tensor == 1:
         return Sharding(ranks)
     check(model, ranks.tensor)
-    parts = {path: m for path, m in model.named_modules() if isinstance(m, PARTS)}
+    parts = {path: m for path, m in model.named_modules() if getattr(m, "ranks", None) is ALONE}  # a part says that it can be split
     axes, sizes, partial = dict[str, int](), dict[str, int](), list[str]()
     for path, p in model.named_parameters():
         inside = path.partition(".")[0] in ENDS or any(path.startswith(f"{part}.") for part in parts)
@@ -114,13 +108,13 @@ def split(model: Decoder | EncoderDecoder, ranks: Ranks) -> Sharding:
     for path, p in model.named_parameters():
         p.data = sharding.part(path, p.data).clone()
     for part in parts.values():
-        part.ranks = ranks
+        vars(part)["ranks"] = ranks
         for name in ("o", "down"):
             if isinstance(linear := getattr(part, name, None), Linear):
                 become(linear, SummedLinear, ranks)
-        if isinstance(part, Attention) and part.alibi is not None:
-            begin, end = ranks.bounds(len(part.alibi.slopes))
-            part.alibi = replace(part.alibi, slopes=part.alibi.slopes[begin:end])
+        if (alibi := getattr(part, "alibi", None)) is not None:
+            begin, end = ranks.bounds(len(alibi.slopes))
+            vars(part)["alibi"] = replace(alibi, slopes=alibi.slopes[begin:end])
     become(model.embed, VocabularyEmbedding, ranks, model.config.vocab)
     if model.head is not None:
         become(model.head, VocabularyLinear, ranks, model.config.vocab)

@@ -99,6 +99,18 @@ def test_texts_of_two_ranks_are_those_of_one(measured: Callable[[str, int], Meas
     assert measured("traced", 2)[f"{name} texts"]
 
 
+REFUSED = {
+    "falcon": "1 kv_heads cannot be split over tensor=2",
+    "olmo2": "qk_joint cannot be split over tensor=2",
+}
+
+
+def test_other_parts_are_split_as_well(measured: Callable[[str, int], Measured]) -> None:
+    got = measured("traced", 2)["forwards"]
+    assert {family: reason for family, reason in got.items() if isinstance(reason, str)} == REFUSED
+    assert len(got) == 16 and max(x for x in got.values() if isinstance(x, float)) < BOUND, got
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama", "deepseek_v3", "qwen2_moe", "qwen3_next"])
 def test_count_knows_the_bytes_of_a_rank(measured: Callable[[str, int], Measured], family: str) -> None:
     """Weights, parameters and cache to the byte; and what a rank gives to the sums and the logits of a prompt and of a token."""

@@ -3,6 +3,7 @@
 torchrun --standalone --nproc-per-node 2 tests/support/on_ranks.py PART FOLDER
 """
 
+import copy
 import json
 import os
 import sys
@@ -29,6 +30,7 @@ from pellucid.distributed import Ranks, join, number, started
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
+from pellucid.errors import UseError
 from pellucid.families import understand
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.sharding import Sharding, split
@@ -298,6 +300,30 @@ def bytes_counted(ranks: Ranks) -> Measured:
     return out
 
 
+MORE = (
+    "bloom", "phi3", "gemma2", "opt", "gptj", "cohere", "granitemoehybrid", "qwen3_5_text", "lfm2", "bert", "t5", "marian", "gpt_oss",
+    "llama4_text", "falcon", "olmo2",
+)  # fmt: skip
+"""Families with other parts: slopes, sinks, one norm for two parts, states, convolutions, encoders, and two that are refused."""
+
+
+def forwards(ranks: Ranks) -> Measured:
+    """Compare the logits of families that are not trained above; of one that cannot be split, the reason."""
+    out: Measured = {}
+    for family in MORE:
+        alone = tiny(config(family))
+        shared = copy.deepcopy(alone)
+        given = (ids(2, 7, seed=1), ids(2, 11)) if alone.config.encoder else (ids(2, 11),)
+        try:
+            split(shared, ranks)
+        except UseError as reason:
+            out[family] = str(reason)
+            continue
+        with torch.no_grad():
+            out[family] = far(alone(*given), shared(*given))
+    return out
+
+
 def by_ring(sent: list[tuple[str, int]], ranks: int) -> dict[str, float]:
     """Return what a rank of a ring sends: of a tensor that is summed 2·(n − 1)/n, of its own part that is gathered n − 1 times."""
     out = {
@@ -323,7 +349,7 @@ def traced(root: Path) -> Measured:
         out[f"{name} texts"] = texts(alone) == texts(shared)
         if number() == 0:
             b.save(root / name.replace("/", "-"))
-    return out | {"bytes": bytes_counted(ranks)}
+    return out | {"bytes": bytes_counted(ranks), "forwards": forwards(ranks)}
 
 
 def texts(model: Model) -> list[Any]:
