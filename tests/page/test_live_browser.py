@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -132,7 +131,6 @@ def test_a_prompt_that_is_too_long_is_refused_by_its_count(browser: Browser, fil
         tab.page.keyboard.press("Enter")
         tab.page.wait_for_selector("[role=alert]")
         assert "64" in tab.page.inner_text("[role=alert]")
-        began = time.monotonic()
         tab.enter_prompt(PROMPT)
         tab.page.wait_for_selector("[data-answer]")
-        assert tab.page.locator("[role=alert]").count() == 0 and time.monotonic() - began < 60
+        assert tab.page.locator("[role=alert]").count() == 0

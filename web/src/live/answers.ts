@@ -16,12 +16,19 @@ import { whyOf } from "./live_why";
 import { Plan } from "./plan";
 import { carried, live, type LiveDocument } from "./present";
 
-const RUNS = 8; // that are kept, the newest
+const RUNS = 8; // that are kept, those used last
 const MOST = 256; // new tokens of a run
 
 interface Ready { model: LiveModel; weights: ReadonlyMap<string, Stored> }
 const runs = new Map<string, LiveRun>();
 let made: Promise<Ready> | undefined;
+
+// The run of an id, which is now the one used last.
+function used(id: string): LiveRun | undefined {
+  const run = runs.get(id);
+  if (run && runs.delete(id)) runs.set(id, run);
+  return run;
+}
 
 const unpacked = (text: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 
@@ -54,10 +61,10 @@ export async function answer(path: string, body: Body | undefined): Promise<unkn
   if (place === "runs" && body) return started(model, body).document();
   if (place === "switches") return { schema: 1, switches: [] };
   if (place === "weights/tensor/stats") return { stats: statsOf(decode(weightOf(weights, fields.get("path") ?? ""))) };
-  const run = words[0] === "runs" ? runs.get(words[1] ?? "") : undefined, [, , kind, number, what] = words, k = Number(number);
+  const run = words[0] === "runs" ? used(words[1] ?? "") : undefined, [, , kind, number, what] = words, k = Number(number);
   if (!run || (kind === "steps" && !run.steps[k])) throw absent();
   if (words.length === 2) return run.document();
-  const other = runs.get(fields.get("other") ?? "");
+  const other = used(fields.get("other") ?? "");
   if (kind === "differences" && other) return differences(run, other);
   if (kind === "tensors" && what === "terms") return termsOf(run, k, (fields.get("cell") ?? "").split(",").map(Number));
   if (kind === "tensors" && what === "stats") return { stats: statsOf(run.at(k).values) };
@@ -139,7 +146,7 @@ export async function part(path: string): Promise<ArrayBuffer> {
     const stored = weightOf(weights, fields.get("path") ?? "");
     whole = { dtype: "F32", shape: stored.shape, bytes: bytesOf(decode(stored)) };
   } else {
-    const { values: own, shape } = runs.get(words[1] ?? "")?.at(Number(words[3])) ?? {}, other = runs.get(fields.get("other") ?? "")?.at(Number(fields.get("m")));
+    const { values: own, shape } = used(words[1] ?? "")?.at(Number(words[3])) ?? {}, other = used(fields.get("other") ?? "")?.at(Number(fields.get("m")));
     const values = words[4] === "difference" ? other?.values.map((x, i) => x - (own?.[i] ?? NaN)) : own; // the other run's less this one's
     if (!values || !shape || values.length !== own?.length) throw absent();
     whole = { dtype: "F32", shape, bytes: bytesOf(values) };
