@@ -43,7 +43,7 @@ SCORES = {"scale", "width"}  # the settings of scores that the page computes its
 TERMS = {
     "linear": ("x", "weight", "bias"), "look": ("weight",), "add": ("x", "y"), "scores": ("q", "k", "scale"), "softmax": ("e", "over"),
     "attend": ("pattern", "v"), "layer norm": ("centred", "over", "weight", "gain", "bias"), "rms": ("x", "over", "weight", "gain"),
-    "act": ("act", "up"), "gate": ("act", "up"), "last row": ("x",),
+    "act": ("act", "up"), "gate": ("act", "up"), "last row": ("x",), "rotate": ("x", "turn"),
 }  # fmt: skip
 ACTS = ("silu", "relu", "relu2", "gelu_tanh")
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
@@ -93,6 +93,7 @@ def answers(model: Model) -> dict[str, Any]:
 
 
 def loaded(model: Model) -> LoadedModel:
+    """Return the model as the page's list has it."""
     return LoadedModel(model.name, model.family.name, model.module, model)
 
 

@@ -101,6 +101,13 @@ const OPS: Record<string, (c: Cell) => Made> = {
   },
   act: (c) => gated(c),
   gate: (c) => gated(c),
+  rotate: (c) => {
+    const turn = c.run.model.plan.turn(c.tensor.path), width = c.shape.at(-1) ?? 1, last = c.at.at(-1) ?? 0, all = c.rowOf(0), x = all.slice(c.offset - last, c.offset - last + width);
+    if (!turn || last >= 2 * turn.half) return { factors: { x: [x[last] ?? NaN], turn: [1] } };
+    const [j, later] = turn.interleaved ? [Math.floor(last / 2), last % 2] : [last % turn.half, Math.floor(last / turn.half)], [cos, sin] = turn.at(c.position, j);
+    const a = x[turn.interleaved ? 2 * j : j] ?? NaN, b = x[turn.interleaved ? 2 * j + 1 : turn.half + j] ?? NaN;
+    return { factors: later ? { x: [b, a], turn: [cos, sin] } : { x: [a, b], turn: [cos, -sin] } };
+  },
   "last row": (c) => {
     const all = c.input(0), width = all.length / c.step.fed.length;
     return { factors: { x: [all[all.length - width + (c.at[0] ?? 0)] ?? NaN] } };

@@ -78,6 +78,20 @@ export class Plan {
     });
   }
 
+  // The angles by which a call turns a tensor: the cos and sin of a pair at a position, as the call before it makes them.
+  turn(path: string): { half: number; interleaved: boolean; at: (position: number, pair: number) => [number, number] } | undefined {
+    const named = (op: string, word: string, region: number): PlannedCall["words"] | undefined => this.document.calls.find((c) => c.op === op && Array.isArray(c.words[word]) && c.words[word][0] === region)?.words;
+    const rotate = named("rotate", "y", this.document.taps.find((t) => t.path === path)?.region ?? -1), cos = rotate?.["cos"];
+    const angles = Array.isArray(cos) ? named("angles", "cos", cos[0]) : undefined, from = angles?.["frequencies"];
+    if (!rotate || !angles || !Array.isArray(from) || angles["stride"] !== 0) return undefined;
+    const at = (this.address[from[0]] ?? 0) + from[1], half = Number(angles["half"]), amount = Number(angles["amount"]);
+    const frequencies = angles["single"] ? new Float32Array(this.kernels.memory, at, half).slice() : new Float64Array(this.kernels.memory, at, half).slice();
+    return { half, interleaved: rotate["interleaved"] !== 0, at: (position, pair) => {
+      const angle = position * (frequencies[pair] ?? 0);
+      return [Math.fround(Math.cos(angle) * amount), Math.fround(Math.sin(angle) * amount)];
+    } };
+  }
+
   get logits(): Float32Array {
     return this.read(this.document.logits);
   }
