@@ -23,8 +23,8 @@ REFUSED = {
 def test_a_page_is_written_and_its_size_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "reader.html"
     assert main(["page", "pellucid/reader", "--out", str(out), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {"schema": 1, "model": "pellucid/reader", "file": str(out), "bytes": out.stat().st_size}
+    written = json.loads(capsys.readouterr().out)
+    assert written == {"schema": 1, "model": "pellucid/reader", "file": str(out), "bytes": out.stat().st_size}
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 

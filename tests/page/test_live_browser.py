@@ -48,10 +48,10 @@ def test_prompts_are_typed_and_texts_generated(browser: Browser, file: Path, mod
                 if k + 1 < len(new):
                     tab.page.get_by_role("button", name="+1 token").click()
         open_file(tab, file, "[data-answer]", prompt=PROMPT)
-        whole = [*model.ids(PROMPT), *pellucid.trace(model, PROMPT, 20).new]
+        ids = [*model.ids(PROMPT), *pellucid.trace(model, PROMPT, 20).new]
         tab.page.get_by_role("button", name="Play").click()
-        tab.page.wait_for_function("n => document.querySelectorAll('.token .id').length === n", arg=len(whole))
-        assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == whole
+        tab.page.wait_for_function("n => document.querySelectorAll('.token .id').length === n", arg=len(ids))
+        assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == ids
         tab.page.get_by_role("button", name="Play").wait_for()
         assert tab.page.get_by_role("button", name="Play").is_disabled()  # the text has ended
 
@@ -77,16 +77,16 @@ def test_every_view_of_the_file_works(browser: Browser, file: Path, run: Trace) 
 
 def test_why_runs_the_model_without_each_part(browser: Browser, file: Path, model: Model) -> None:
     """Each head and feed-forward part is switched off in a run of its own, and the logit moves as in Python."""
-    whole = pellucid.trace(model, PROMPT, only="logits")
-    token = whole.new[0]
+    plain = pellucid.trace(model, PROMPT, only="logits")
+    token = plain.new[0]
     edited = pellucid.trace(model, PROMPT, only="logits", edit=[pellucid.zero("layers.2.attn.z", H=3)])
-    moved = float(edited.last_logits(0)[token] - whole.last_logits(0)[token])
+    moved = float(edited.last_logits(0)[token] - plain.last_logits(0)[token])
     with open_offline_tab(browser, file) as tab:
         open_file(tab, file, "[data-why]", prompt=PROMPT)
         tab.page.click("[data-why]")
         tab.page.wait_for_selector("[data-done='20'][data-of='20']")
-        told = tab.page.get_attribute('[data-part="layers.2.attn 3"]', "data-measured")
-        assert float(told or "nan") == pytest.approx(moved, abs=1e-3)
+        measured = tab.page.get_attribute('[data-part="layers.2.attn 3"]', "data-measured")
+        assert float(measured or "nan") == pytest.approx(moved, abs=1e-3)
 
 
 def test_a_cells_sum_opens_at_once(browser: Browser, file: Path, run: Trace) -> None:

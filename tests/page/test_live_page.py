@@ -76,15 +76,15 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     subprocess.run(bundle, cwd=WEB, check=True, capture_output=True)
 
     def run(page: Path, runs: list[dict[str, Any]] = [], texts: list[str] = [], timed: int = 0) -> Any:  # noqa: B006
-        out, asked = folder / "out.json", json.dumps({"runs": runs, "texts": texts, "timed": timed})
-        subprocess.run(["node", str(script), str(page), str(out)], input=asked, text=True, check=True)
+        out, requests = folder / "out.json", json.dumps({"runs": runs, "texts": texts, "timed": timed})
+        subprocess.run(["node", str(script), str(page), str(out)], input=requests, text=True, check=True)
         return json.loads(out.read_text())
 
     return run
 
 
 @pytest.fixture(scope="module", params=SPECIMENS)
-def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
+def page_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
     model = pellucid.load(f"pellucid/{request.param}")
     path = tmp_path_factory.mktemp("page") / "page.html"
     path.write_text(live_page(model), encoding="utf-8")
@@ -111,12 +111,12 @@ def unlike(ours: Any, theirs: Any, path: str = "") -> list[str]:
     return [] if ours == theirs else [f"{path}: {ours} {theirs}"]
 
 
-def test_prompts_give_the_same_ids_and_tensors(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:
-    model, path = live
+def test_prompts_give_the_same_ids_and_tensors(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
+    model, path = page_file
     prompts = [p for p in PROMPTS if len(model.ids(p)) + NEW <= 60]
     assert len(prompts) == len(PROMPTS) == 50
-    asked = [{"prompt": p, "steps": NEW, "sampling": {}, "whole": i < 6 or i > 40} for i, p in enumerate(prompts)]
-    for prompt, answer in zip(prompts, driver(path, asked)["answers"], strict=True):
+    requests = [{"prompt": p, "steps": NEW, "sampling": {}, "tensors": i < 6 or i > 40} for i, p in enumerate(prompts)]
+    for prompt, answer in zip(prompts, driver(path, requests)["answers"], strict=True):
         run = run_prompt(loaded(model), RunRequest(model.name, prompt, new=NEW), Stop(), LIMITS)
         assert answer["run"]["ids"] == run.trace.ids and answer["run"]["new"] == run.trace.new, prompt
         theirs = [{s.path: s for s in run.trace if s.step == k} for k in range(run.trace.steps)]
@@ -126,11 +126,11 @@ def test_prompts_give_the_same_ids_and_tensors(live: tuple[Model, Path], driver:
             assert worst[0] <= NEAR, (prompt, k, worst)
 
 
-def test_documents_are_the_servers(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:
+def test_documents_are_the_servers(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """Every field of a run, its steps, its map and its lens, but for the run's id, what a tensor's cells are made of, and errors."""
-    model, path = live
+    model, path = page_file
     prompt, new = PROMPTS[0], 3
-    answer = driver(path, [{"prompt": prompt, "steps": new, "sampling": {}, "forced": {"1": 5}, "whole": True}])["answers"][0]
+    answer = driver(path, [{"prompt": prompt, "steps": new, "sampling": {}, "forced": {"1": 5}, "tensors": True}])["answers"][0]
     run = run_prompt(loaded(model), RunRequest(model.name, prompt, new=new, forced={1: 5}), Stop(), LIMITS)
 
     def same(ours: dict[str, Any], theirs: Any) -> list[str]:
@@ -148,22 +148,22 @@ def test_documents_are_the_servers(live: tuple[Model, Path], driver: Callable[..
             assert (t["error"] is None) == (t["source"] == "executed") and (t["error"] or 0) < 1e-4
 
 
-def test_cells_are_taken_apart_as_pythons(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:
+def test_cells_are_taken_apart_as_pythons(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """Of every tensor that has terms a cell in the middle and one at the end, in the prompt's step and in the next."""
-    model, path = live
+    model, path = page_file
     run = run_prompt(loaded(model), RunRequest(model.name, PROMPTS[0], new=2), Stop(), LIMITS)
-    asked: list[tuple[int, tuple[int, ...]]] = []
+    requests: list[tuple[int, tuple[int, ...]]] = []
     for n, s in enumerate(run.trace.seen):
-        asked += [(n, tuple(size // 2 for size in s.shape)), (n, tuple(size - 1 for size in s.shape))]
-    answer = driver(path, [{"prompt": PROMPTS[0], "steps": 2, "sampling": {}, "whole": True, "cells": asked}])["answers"][0]
-    told = [t for step in answer["steps"] for t in step["tensors"]]
+        requests += [(n, tuple(size // 2 for size in s.shape)), (n, tuple(size - 1 for size in s.shape))]
+    answer = driver(path, [{"prompt": PROMPTS[0], "steps": 2, "sampling": {}, "tensors": True, "cells": requests}])["answers"][0]
+    documents = [t for step in answer["steps"] for t in step["tensors"]]
     compared = set()
-    for (n, at), ours in zip(asked, answer["terms"], strict=True):
-        if told[n]["terms"]:
+    for (n, at), ours in zip(requests, answer["terms"], strict=True):
+        if documents[n]["terms"]:
             theirs = terms_document(run, full_record(run, n, Stop(), terms=True), ",".join(map(str, at)), LIMITS)
-            assert unlike(ours, {name: theirs[name] for name in ours}) == [], (told[n]["path"], at)
-            compared.add(told[n]["op"])
-    assert {t["op"] for t in told} == compared
+            assert unlike(ours, {name: theirs[name] for name in ours}) == [], (documents[n]["path"], at)
+            compared.add(documents[n]["op"])
+    assert {t["op"] for t in documents} == compared
 
 
 EDITS = [
@@ -174,13 +174,13 @@ EDITS = [
 
 
 @pytest.mark.parametrize("edits", EDITS)
-def test_changes_are_pythons(live: tuple[Model, Path], driver: Callable[..., Any], edits: list[tuple[str, str, str, str]]) -> None:
-    model, path = live
+def test_changes_are_pythons(page_file: tuple[Model, Path], driver: Callable[..., Any], edits: list[tuple[str, str, str, str]]) -> None:
+    model, path = page_file
     texts = [f"{path}{f'[{at}]' if at else ''} {'=' if how == 'to' else '*='} {value}" for path, at, how, value in edits]
     request = RunRequest(model.name, PROMPTS[0], changes=tuple(map(parse_change, texts)))
     run = run_prompt(loaded(model), request, Stop(), LIMITS)
     own = [dict(zip(("path", "at", "how", "value"), edit, strict=True)) for edit in edits]
-    answer = driver(path, [{"prompt": PROMPTS[0], "steps": 1, "sampling": {}, "whole": True, "edits": own}])["answers"][0]
+    answer = driver(path, [{"prompt": PROMPTS[0], "steps": 1, "sampling": {}, "tensors": True, "edits": own}])["answers"][0]
     assert answer["run"]["new"] == run.trace.new and answer["run"]["edited"] == [edit[0] for edit in edits]
     worst = max((far(values(answer["numbers"][0][s.path], list(s.shape)), s.value), s.path) for s in run.trace)
     assert worst[0] <= NEAR, worst
@@ -188,30 +188,30 @@ def test_changes_are_pythons(live: tuple[Model, Path], driver: Callable[..., Any
     assert sources == {s.path: s.source for s in run.trace}
 
 
-def test_drawn_tokens_are_pythons(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:
-    model, path = live
+def test_drawn_tokens_are_pythons(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
+    model, path = page_file
     settings = [{"temperature": 1.0, "seed": s} for s in range(4)] + [
         {"temperature": 1.5, "top_k": 40, "seed": 7},
         {"temperature": 0.8, "top_p": 0.9, "seed": 2},
     ]
-    asked = [{"prompt": PROMPTS[0], "steps": 6, "sampling": s, "whole": False} for s in settings]
-    for sampling, answer in zip(settings, driver(path, asked)["answers"], strict=True):
+    requests = [{"prompt": PROMPTS[0], "steps": 6, "sampling": s, "tensors": False} for s in settings]
+    for sampling, answer in zip(settings, driver(path, requests)["answers"], strict=True):
         run = run_prompt(loaded(model), RunRequest(model.name, PROMPTS[0], new=6, sampling=dict(sampling)), Stop(), LIMITS)
         assert answer["run"]["new"] == run.trace.new, sampling
 
 
-def test_texts_and_pieces_are_pythons(live: tuple[Model, Path], driver: Callable[..., Any]) -> None:
+def test_texts_and_pieces_are_pythons(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     from pellucid.runs.answers import piece_of, visible
 
-    model, path = live
-    told = driver(path, texts=TEXTS)
-    assert told["ids"] == [model.ids(t) for t in TEXTS]
-    assert told["shown"] == [visible(piece_of(model.tokenizer, i)) for i in range(model.config.vocab)]
+    model, path = page_file
+    documents = driver(path, texts=TEXTS)
+    assert documents["ids"] == [model.ids(t) for t in TEXTS]
+    assert documents["shown"] == [visible(piece_of(model.tokenizer, i)) for i in range(model.config.vocab)]
 
 
-def test_a_changed_weight_is_seen(live: tuple[Model, Path], driver: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_changed_weight_is_seen(page_file: tuple[Model, Path], driver: Callable[..., Any], tmp_path: Path) -> None:
     """The comparison can fail: one weight's sign in the file, and tensors are far from Python's."""
-    model, path = live
+    model, path = page_file
     text = path.read_text(encoding="utf-8")
     at = text.index('id="weights">') + len('id="weights">')
     end = text.index("<", at)
@@ -222,7 +222,7 @@ def test_a_changed_weight_is_seen(live: tuple[Model, Path], driver: Callable[...
         file[8 + head + first + 2 * i + 1] ^= 0x80
     changed = tmp_path / "changed.html"
     changed.write_text(text[:at] + base64.b64encode(file).decode() + text[end:], encoding="utf-8")
-    asked = [{"prompt": PROMPTS[0], "steps": 1, "sampling": {}, "whole": True}]
-    ours, theirs = (driver(p, asked)["answers"][0]["numbers"][0]["layers.0.attn"] for p in (path, changed))
+    requests = [{"prompt": PROMPTS[0], "steps": 1, "sampling": {}, "tensors": True}]
+    ours, theirs = (driver(p, requests)["answers"][0]["numbers"][0]["layers.0.attn"] for p in (path, changed))
     shape = [len(model.ids(PROMPTS[0])), model.config.width]
     assert far(values(ours, shape), values(theirs, shape)) > 100 * NEAR

@@ -1,6 +1,6 @@
 // Settings that outlive the page: language, theme, whether colours go by the root of magnitudes, the tour's station. The language comes from ?lang=, else the stored one, else the browser's.
 
-import { live } from "./live/present";
+import { embedded } from "./live/present";
 import { recorded } from "./run/recorded";
 
 type Theme = "light" | "dark";
@@ -9,7 +9,7 @@ const kept = (key: string): string | null => { try { return localStorage.getItem
 const keep = (key: string, value: string): void => { try { localStorage.setItem(`pellucid.${key}`, value); } catch { /* a page from a file has no storage */ } };
 
 function language(): "en" | "zh" {
-  const chosen = new URLSearchParams(location.search).get("lang") ?? recorded?.language ?? live?.language ?? kept("language") ?? navigator.language;
+  const chosen = new URLSearchParams(location.search).get("lang") ?? recorded?.language ?? embedded?.language ?? kept("language") ?? navigator.language;
   return chosen.toLowerCase().startsWith("zh") ? "zh" : "en";
 }
 

@@ -5,7 +5,7 @@ import type { Component } from "svelte";
 import type { Key } from "./messages";
 import { kept } from "./run/cache";
 import { recorded } from "./run/recorded";
-import { live, served } from "./live/present";
+import { embedded, served } from "./live/present";
 import { routers } from "./run/routing";
 import type { Run, Tensor } from "./run/types";
 import { now } from "./state.svelte";
@@ -34,7 +34,7 @@ export const VIEWS: readonly [View, ...View[]] = [
   { name: "next", title: (run) => (encoder(run) ? "page.view.blank" : "page.view.next"), there: (run) => run.values && run.steps.some((s) => s.answers.length > 0), component: NextToken },
   { name: "chat", title: () => "page.view.chat", there: (run) => served && run.values && now.models.some((m) => m.name === run.model && m.chat !== null), component: Chat },
   { name: "cache", title: () => "page.view.cache", there: (run, tensors) => run.values && !encoder(run) && run.steps.length > 0 && kept(tensors).length > 0, component: Cache },
-  { name: "budget", title: () => "page.view.budget", there: () => served || "catalog" in (recorded ?? live ?? { answers: {} }).answers, component: Budget },
+  { name: "budget", title: () => "page.view.budget", there: () => served || "catalog" in (recorded ?? embedded ?? { answers: {} }).answers, component: Budget },
   { name: "change", title: () => "page.view.change", there: (run) => recorded === null && run.values && run.prompt !== null && run.steps.length > 0, component: Change },
   { name: "learning", title: () => "page.view.learning", there: () => (recorded ? "training" in recorded.answers : now.training), component: Learning },
   { name: "exhibits", title: () => "page.view.exhibits", there: () => (recorded ? "exhibits" in recorded.answers : served), component: Exhibits },

@@ -4,7 +4,7 @@
     call 7     {"op": "linear", "half": 0, "words": {"w": [3, 0], "x": [41, 0], "y": [42, 0], "bias": [4, 0], "rows": 1, ...}}
     tap        {"path": "layers.0.attn.q", "region": 42, "at": 0, "shape": [1, 1, 4, 32], ...}
 
-A pointer is a region and an offset in bytes. Whoever replays the plan gives every region memory of its own, fills the tables of pages
+A pointer is a region and an offset in bytes. A replay gives every region memory of its own, fills the tables of pages
 with 0, 1, 2 ..., and sets token, position and length before each row. A prompt is read row by row, since a row has the same bits alone and
 in a prompt.
 """
@@ -60,10 +60,10 @@ def written_plan(module: torch.nn.Module, longest: int) -> WrittenPlan:
     buffers = plans.buffers[1]
     if buffers.plan is None or buffers.recorder is None:
         raise UseError("plan.refused", reason=buffers.refused or "-")
-    return Writer(module, cache, buffers, buffers.plan).plan()
+    return PlanWriter(module, cache, buffers, buffers.plan).plan()
 
 
-class Writer:
+class PlanWriter:
     """The regions of one plan, and what names them."""
 
     def __init__(self, module: Decoder, cache: PagedCache, buffers: StepBuffers, plan: Plan) -> None:
@@ -86,12 +86,12 @@ class Writer:
         for s in self.storages:
             if (named := self.parameters.get(s.data_ptr())) is not None:
                 name, p = named
-                whole = p.is_contiguous() and p.nbytes == s.nbytes()
-                weights[name] = narrowed(p if whole else torch.empty(0, dtype=p.dtype).set_(s))
+                covers = p.is_contiguous() and p.nbytes == s.nbytes()
+                weights[name] = narrowed(p if covers else torch.empty(0, dtype=p.dtype).set_(s))
         recorder = self.buffers.recorder
         assert recorder is not None
         events = [e for e in recorder.events if isinstance(e, TapEvent)]
-        document = {
+        document: dict[str, Any] = {
             "schema": 1,
             "regions": list(map(self.region, self.storages)),
             "calls": list(map(self.call, self.calls)),
@@ -109,7 +109,7 @@ class Writer:
         for i, s in enumerate(self.storages):
             if s.data_ptr() <= address < s.data_ptr() + s.nbytes():
                 return i, address - s.data_ptr()
-        raise AssertionError(f"{address} lies in no memory of the plan")
+        raise AssertionError(address)
 
     def region(self, s: UntypedStorage) -> dict[str, Any]:
         """Describe a region: what fills it before the first row."""

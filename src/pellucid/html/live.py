@@ -10,7 +10,6 @@ from typing import Any
 
 from safetensors.torch import save
 
-from pellucid import __version__
 from pellucid.api.model import Model
 from pellucid.documents.run import run_document, step_document
 from pellucid.documents.summands import labels
@@ -53,9 +52,9 @@ PLAIN_BPE = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "by
 def live_page(model: Model) -> str:
     """Return the page with a model that it runs itself, as the text of one HTML file. A UseError names what it cannot run yet."""
     longest = min(model.config.positions or LONGEST, LONGEST)
-    held = model.quant or str(model.dtype).removeprefix("torch.")
-    if held != "float32":
-        raise UseError("live.held", model=model.name, found=held)
+    dtype = model.quant or str(model.dtype).removeprefix("torch.")
+    if dtype != "float32":
+        raise UseError("live.held", model=model.name, found=dtype)
     if model.module.embed.weight.device.type != "cpu":
         raise UseError("live.device", model=model.name)
     try:
@@ -79,17 +78,19 @@ def live_page(model: Model) -> str:
         **steps(model, plan),
         "plan": plan.document,
         "sha256": {"weights": hashlib.sha256(weights).hexdigest(), "kernels": hashlib.sha256(kernels).hexdigest()},
-        "answers": answers(model),
+        "answers": answers(model, kernels),
     }
     return page({"live": inert(document), "weights": packed(weights), "kernels": packed(kernels)}, ALLOWED)
 
 
-def answers(model: Model) -> dict[str, Any]:
-    """Return the server's answers that no run changes: the list of models, the model's weights, and its bill."""
+def answers(model: Model, kernels: bytes) -> dict[str, Any]:
+    """Return the server's answers that no run changes: the models, the model's weights and its bill. kernels: those that run it."""
     run, _ = subject(model)
-    row = loaded(model).row() | {"held": say("page.live.held", version=__version__, dtype=str(model.dtype).removeprefix("torch."))}
-    listed = {"schema": SCHEMA, "current": model.name, "run": None, "training": None, "models": [row | {"chat": None}]}
-    return {"models": listed, **counts(run, model)}
+    row = loaded(model).row() | {
+        "held": say("page.live.held", build=hashlib.sha256(kernels).hexdigest()[:12], dtype=str(model.dtype).removeprefix("torch."))
+    }
+    models = {"schema": SCHEMA, "current": model.name, "run": None, "training": None, "models": [row | {"chat": None}]}
+    return {"models": models, **counts(run, model)}
 
 
 def loaded(model: Model) -> LoadedModel:
@@ -147,8 +148,8 @@ def steps(model: Model, plan: WrittenPlan) -> dict[str, Any]:
     for t in tensors:
         if not (t["path"] in taps or computed(t)):
             raise UseError("live.tensor", model=model.name, path=t["path"], op=t["op"] or "-")
-        told = t["op"] in TERMS and t["settings"].get("act", "silu") in ACTS
-        t |= {"terms": told, "labels": {name: label[t["path"]](name) for name in TERMS.get(t["op"], ())}}
+        summed = t["op"] in TERMS and t["settings"].get("act", "silu") in ACTS
+        t |= {"terms": summed, "labels": {name: label[t["path"]](name) for name in TERMS.get(t["op"], ())}}
     return {"run": common, "tensors": tensors}
 
 

@@ -14,7 +14,7 @@ import { LiveModel, LiveRun, statsOf } from "./live_run";
 import { termsOf } from "./live_terms";
 import { whyOf } from "./live_why";
 import { Plan } from "./plan";
-import { carried, live, type LiveDocument } from "./present";
+import { carried, embedded, type LiveDocument } from "./present";
 
 const RUNS = 8; // that are kept, those used last
 const MOST = 256; // new tokens of a run
@@ -36,8 +36,8 @@ const unpacked = (text: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob
 async function checked(part: keyof LiveDocument["sha256"], expected: string): Promise<Uint8Array<ArrayBuffer>> {
   const bytes = unpacked(carried(part));
   if (!isSecureContext) throw new Refused(say("page.live.insecure"));
-  const found = hex(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes)));
-  if (found !== expected) throw new Refused(say("page.live.damaged", { part: say(part === "weights" ? "page.live.weights" : "page.live.binary"), found, expected }));
+  const digest = hex(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes)));
+  if (digest !== expected) throw new Refused(say("page.live.damaged", { part: say(part === "weights" ? "page.live.weights" : "page.live.binary"), found: digest, expected }));
   return bytes;
 }
 
@@ -55,9 +55,9 @@ interface Body { model?: string; prompt?: string; ids?: number[]; new?: number; 
 
 // The answer to a request, as the server's JSON. path: behind "api/".
 export async function answer(path: string, body: Body | undefined): Promise<unknown> {
-  if (!live) throw new Refused(say("page.live.served", { model: "" }));
-  if (path in live.answers && !body) return live.answers[path];
-  const { model, weights } = await ready(live), [place = "", query = ""] = path.split("?"), words = place.split("/"), fields = new URLSearchParams(query);
+  if (!embedded) throw new Refused(say("page.live.served", { model: "" }));
+  if (path in embedded.answers && !body) return embedded.answers[path];
+  const { model, weights } = await ready(embedded), [place = "", query = ""] = path.split("?"), words = place.split("/"), fields = new URLSearchParams(query);
   if (place === "runs" && body) return started(model, body).document();
   if (place === "switches") return { schema: 1, switches: [] };
   if (place === "weights/tensor/stats") return { stats: statsOf(decode(weightOf(weights, fields.get("path") ?? ""))) };
@@ -79,7 +79,7 @@ export async function answer(path: string, body: Body | undefined): Promise<unkn
   throw absent();
 }
 
-const absent = (): Refused => new Refused(say("page.live.served", { model: live?.model ?? "" }));
+const absent = (): Refused => new Refused(say("page.live.served", { model: embedded?.model ?? "" }));
 
 function started(model: LiveModel, body: Body): LiveRun {
   if ((body.with?.length ?? 0) > 0) throw absent();
@@ -139,19 +139,19 @@ const bytesOf = (x: Float32Array | Float64Array): Uint8Array => new Uint8Array(x
 
 // A part of a tensor or a weight, as the bytes of a safetensors file with one tensor.
 export async function part(path: string): Promise<ArrayBuffer> {
-  if (!live) throw absent();
-  const { weights } = await ready(live), [place = "", query = ""] = path.split("?"), fields = new URLSearchParams(query), words = place.split("/");
-  let whole: Stored;
+  if (!embedded) throw absent();
+  const { weights } = await ready(embedded), [place = "", query = ""] = path.split("?"), fields = new URLSearchParams(query), words = place.split("/");
+  let stored: Stored;
   if (place === "weights/tensor") {
-    const stored = weightOf(weights, fields.get("path") ?? "");
-    whole = { dtype: "F32", shape: stored.shape, bytes: bytesOf(decode(stored)) };
+    const weight = weightOf(weights, fields.get("path") ?? "");
+    stored = { dtype: "F32", shape: weight.shape, bytes: bytesOf(decode(weight)) };
   } else {
     const { values: own, shape } = used(words[1] ?? "")?.at(Number(words[3])) ?? {}, other = used(fields.get("other") ?? "")?.at(Number(fields.get("m")));
     const values = words[4] === "difference" ? other?.values.map((x, i) => x - (own?.[i] ?? NaN)) : own; // the other run's less this one's
     if (!values || !shape || values.length !== own?.length) throw absent();
-    whole = { dtype: "F32", shape, bytes: bytesOf(values) };
+    stored = { dtype: "F32", shape, bytes: bytesOf(values) };
   }
-  const own = cut(whole, fields.get("at") ?? whole.shape.map(() => ":").join()), level = Number(fields.get("level") ?? 0);
+  const own = cut(stored, fields.get("at") ?? stored.shape.map(() => ":").join()), level = Number(fields.get("level") ?? 0);
   const sent = level > 0 ? pooled(decode(own), own.shape, level) : { values: decode(own), shape: own.shape };
   const sha256 = hex(new Uint8Array(await crypto.subtle.digest("SHA-256", own.bytes.slice())));
   const head = new TextEncoder().encode(JSON.stringify({ __metadata__: { sha256 }, x: { dtype: "F32", shape: sent.shape, data_offsets: [0, sent.values.byteLength] } }));

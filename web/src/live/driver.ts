@@ -18,13 +18,13 @@ const inside = (id: string): string => new RegExp(`id="${id}">([^<]*)</script>`)
 const bytes = (id: string): Uint8Array<ArrayBuffer> => Uint8Array.from(Buffer.from(inside(id), "base64"));
 const document = JSON.parse(inside("live")) as LiveDocument;
 const weights = parse(bytes("weights").buffer).tensors, plan = new Plan(await Kernels.of(bytes("kernels")), document.plan, weights), model = new LiveModel(document, plan, new Bpe(document), weights);
-interface Request extends Omit<Asked, "ids" | "forced"> { prompt: string; forced?: Record<string, number>; whole: boolean; cells?: [number, number[]][] }
+interface Request extends Omit<Asked, "ids" | "forced"> { prompt: string; forced?: Record<string, number>; tensors?: boolean; cells?: [number, number[]][] }
 const requests = JSON.parse(readFileSync(0, "utf8")) as { runs: Request[]; texts: string[]; timed: number };
 
-const answers = requests.runs.map(({ forced = {}, whole, cells = [], ...asked }) => {
-  const run = new LiveRun(model, { ...asked, ids: model.bpe.encode(asked.prompt), forced: new Map(Object.entries(forced).map(([k, id]) => [Number(k), id])) });
+const answers = requests.runs.map(({ forced = {}, tensors = false, cells = [], ...request }) => {
+  const run = new LiveRun(model, { ...request, ids: model.bpe.encode(request.prompt), forced: new Map(Object.entries(forced).map(([k, id]) => [Number(k), id])) });
   const numbers = run.steps.map((s) => Object.fromEntries([...s.values].map(([path, x]) => [path, packed(new Uint8Array(x.buffer, x.byteOffset, x.byteLength))])));
-  return { run: run.document(), terms: cells.map(([n, at]) => termsOf(run, n, at)), ...(whole ? { numbers, steps: run.steps.map((_, k) => ({ tensors: run.tensors(k), map: mapOf(run, k), lens: lensOf(run, k, -1, run.new[k] ?? 0, 5), why: whyOf(run, k, -1, run.new[k] ?? 0) })) } : {}) };
+  return { run: run.document(), terms: cells.map(([n, at]) => termsOf(run, n, at)), ...(tensors ? { numbers, steps: run.steps.map((_, k) => ({ tensors: run.tensors(k), map: mapOf(run, k), lens: lensOf(run, k, -1, run.new[k] ?? 0, 5), why: whyOf(run, k, -1, run.new[k] ?? 0) })) } : {}) };
 });
 const began = performance.now();
 for (let i = 0; i < requests.timed; i++) plan.step(0, i % document.longest, document.longest);

@@ -32,7 +32,7 @@ export class Kernels {
     return new Kernels(instance.exports as unknown as Exports);
   }
 
-  // The whole memory. It is another object after the memory has grown, so nobody keeps it.
+  // The whole memory. It is another object after the memory has grown, so it is not kept.
   get memory(): ArrayBuffer {
     return this.exports.memory.buffer;
   }

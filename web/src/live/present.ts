@@ -27,7 +27,7 @@ export interface LiveDocument {
 
 const inside = (id: string): string | null => (typeof document === "undefined" ? null : (document.getElementById(id)?.textContent ?? null));
 
-export const live: LiveDocument | null = (() => {
+export const embedded: LiveDocument | null = (() => {
   const text = inside("live");
   return text ? (JSON.parse(text) as LiveDocument) : null;
 })();
@@ -36,4 +36,4 @@ export const live: LiveDocument | null = (() => {
 export const carried = (id: keyof LiveDocument["sha256"]): string => inside(id) ?? "";
 
 // True if a server answers; without one the page shows what its file holds, or computes.
-export const served = recorded === null && live === null;
+export const served = recorded === null && embedded === null;

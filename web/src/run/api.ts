@@ -13,7 +13,7 @@ import type { Measured, Measuring } from "./measured";
 import { recorded, unpacked, type Carried } from "./recorded";
 import { Refused } from "./refused";
 import { answer as computed, part } from "../live/answers";
-import { live, served } from "../live/present";
+import { embedded, served } from "../live/present";
 import { before } from "../sampling/forced";
 import { read } from "../sampling/settings";
 import { say } from "../messages";
@@ -42,7 +42,7 @@ const waiting: (() => void)[] = [];
 
 async function ask(path: string, init: RequestInit = {}): Promise<Response> {
   if (recorded) throw new Refused(say("page.saved.absent"));
-  if (live) throw new Refused(say("page.live.served", { model: live.model }));
+  if (embedded) throw new Refused(say("page.live.served", { model: embedded.model }));
   while (running >= TOGETHER) await new Promise<void>((go) => waiting.push(go));
   running++;
   try {
@@ -72,7 +72,7 @@ const REMEMBERED = 2000;
 async function json<T>(path: string, init?: RequestInit): Promise<T> {
   const key = typeof init?.body === "string" ? `${path} ${init.body}` : path;
   if (recorded && key in recorded.answers) return recorded.answers[key] as T;
-  if (live) return computed(path, typeof init?.body === "string" ? JSON.parse(init.body) : undefined) as Promise<T>;
+  if (embedded) return computed(path, typeof init?.body === "string" ? JSON.parse(init.body) : undefined) as Promise<T>;
   const answer = (await (await ask(path, init)).json()) as T;
   if (answered.delete(key) || answered.size < REMEMBERED || answered.delete(answered.keys().next().value as string)) answered.set(key, answer);
   return answer;
@@ -181,7 +181,7 @@ export const differences = async (run: string, other: string): Promise<Differenc
 
 export async function difference(run: string, n: number, other: string, m: number, at: string, level: string): Promise<ArrayBuffer> {
   const path = `runs/${run}/tensors/${n}/difference?${query({ other, m, at, level })}`;
-  return live ? part(path) : (await ask(path)).arrayBuffer();
+  return embedded ? part(path) : (await ask(path)).arrayBuffer();
 }
 
 export const kept = (run: string): Promise<Run> => json(`runs/${run}`);
@@ -204,10 +204,10 @@ export const weightStats = async (model: string, run: string, path: string): Pro
 
 export async function tensor(run: string, n: number, at: string, level: number): Promise<ArrayBuffer> {
   const path = `runs/${run}/tensors/${n}?at=${at}&level=${level}`;
-  return live ? part(path) : (await ask(path)).arrayBuffer();
+  return embedded ? part(path) : (await ask(path)).arrayBuffer();
 }
 
 export async function weight(model: string, run: string, path: string, at: string, level: number): Promise<ArrayBuffer> {
   const request = `weights/tensor?${query({ ...whose(model, run), path, at, level })}`;
-  return live ? part(request) : (await ask(request)).arrayBuffer();
+  return embedded ? part(request) : (await ask(request)).arrayBuffer();
 }

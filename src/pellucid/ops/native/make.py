@@ -30,7 +30,7 @@ FLAGS = {"avx2": AVX2, "avx512": AVX512, "avx512_vnni": VNNI, "avx512_bf16": BF1
 COMMON = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-w")
 
 WASM = HERE / "kernels.wasm"
-WASM_COMPILER = "Debian clang version 16.0.6 (15~deb12u1)"  # that made the committed file; another may write other bytes
+WASM_COMPILER = "16.0.6 (15~deb12u1)"  # Debian's clang that made the committed file; another may write other bytes
 SYSTEM = Path("/usr/include/wasm32-wasi")  # headers of C and C++ for WebAssembly
 TO_WASM = (
     "--target=wasm32-wasi", "-msimd128", "-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-w",
@@ -87,15 +87,15 @@ def wasm_compiler() -> tuple[str, str] | None:
     clang = shutil.which("clang++-16")
     if clang is None or shutil.which("wasm-ld-16") is None or not (SYSTEM / "c++" / "v1").is_dir():
         return None
-    told = subprocess.run([clang, "--version"], capture_output=True, text=True, check=False).stdout
-    return clang, told.partition("\n")[0]
+    named = subprocess.run([clang, "--version"], capture_output=True, text=True, check=False).stdout
+    return clang, named.partition("\n")[0]
 
 
 def wasm(out: Path = WASM) -> Path | None:
     """Compile kernels.wasm, with the same bytes wherever the same compiler runs. None without it, or if it refuses."""
-    if (found := wasm_compiler()) is None:
+    if (known := wasm_compiler()) is None:
         return None
-    clang, _ = found
+    clang, _ = known
     made = subprocess.run([clang, "kernels.cpp", "-o", str(out), *TO_WASM], cwd=HERE, check=False)
     if made.returncode:
         return None
