@@ -91,6 +91,8 @@ def test_a_weight_opens_as_a_tile(tab: Tab) -> None:
     reading = tab.open_cell("layers.0.ffn.up.weight", (300, 77), prompt=PROMPT)
     assert float(torch.tensor(float(reading.value), dtype=torch.float32)) == float(weight[300, 77])
     assert reading.bytes["received"] == hashlib.sha256(weight.contiguous().numpy().tobytes()).hexdigest()
+    tab.settle()
+    assert sum("stats" in request for request in tab.requests) == 1  # its range is asked for once
 
 
 def test_a_recomputed_tile_has_its_largest_difference(tab: Tab, runs: dict[str, Trace]) -> None:

@@ -92,7 +92,7 @@ def check(tab: Tab, file: Path, seen: Seen) -> None:
     products = terms.summands.tolist()
     if len(products) > 1:
         tab.page.click("aside details summary")
-        tab.page.wait_for_selector("aside details tbody tr")
+        tab.page.uncheck("aside .sort input")
         rows = tab.page.eval_on_selector_all("aside details tbody tr", "rows => rows.map(r => Array.from(r.cells, c => c.textContent))")
         count = len(products) - len(terms.added)  # behind the products stand the added terms, by their names
         if count:
@@ -283,7 +283,7 @@ def test_mutants_are_seen(browser: Browser, trace: Trace, tmp_path: Path, monkey
             assert (hashed.get_attribute("data-received") == hashed.get_attribute("data-source")) is (fails != "hash")
             tab.page.wait_for_selector("[data-sum]")
             tab.page.click("aside details summary")
-            tab.page.wait_for_selector("aside details tbody tr")
+            tab.page.uncheck("aside .sort input")
             first = tab.page.eval_on_selector("aside details tbody tr", "row => Array.from(row.cells, c => c.textContent)")
             assert seen.terms is not None
             ours = torch.stack([f[0] for f in seen.terms(index).factors.values()]).float()

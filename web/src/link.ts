@@ -12,6 +12,7 @@ export interface Place {
   position: number; // of a token; "token" in an address is the server's
   tensor: string;
   cell: string;
+  trail: string; // how that cell was reached from another: "logits 0,4,77; norm 0,4,7"
   sampling: string; // of the run
   forced: string; // tokens that it is given, as "0:337 2:12"
   trial: string; // settings that are tried on its logits, and that the next run takes
@@ -29,7 +30,7 @@ export interface Place {
   tour: number; // of a station, from 1; 0 is no tour
 }
 
-export const NOWHERE: Place = { view: "map", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", sampling: "", forced: "", trial: "", why: false, budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", trained: 0, weight: "", tour: 0 };
+export const NOWHERE: Place = { view: "map", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", trail: "", sampling: "", forced: "", trial: "", why: false, budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", trained: 0, weight: "", tour: 0 };
 const LONGEST = 60_000; // characters of a prompt in a link: as many ids as a run may have
 const RIVER = ["tensor", "cell", "block", "tour"] as const; // an address with one of these and no view is of the cards
 const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], trained: [0, 1_000_000_000], tour: [0, 99] } as const;
@@ -43,7 +44,7 @@ export function written(place: Place): string {
 
 export function read(fragment: string): Place {
   const fields = new URLSearchParams(fragment.replace(/^#/, "")), place: Place = { ...NOWHERE };
-  for (const key of ["view", "model", "with", "prompt", "block", "tensor", "cell", "sampling", "forced", "trial", "budget", "edits", "against", "other", "sweep", "exhibit", "on", "controls", "weight"] as const) {
+  for (const key of ["view", "model", "with", "prompt", "block", "tensor", "cell", "trail", "sampling", "forced", "trial", "budget", "edits", "against", "other", "sweep", "exhibit", "on", "controls", "weight"] as const) {
     const text = fields.get(key);
     if (text !== null && text.length <= LONGEST) place[key] = text;
   }

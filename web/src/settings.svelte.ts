@@ -1,5 +1,6 @@
 // Settings that outlive the page: language, theme, whether colours go by the root of magnitudes, the tour's station. The language comes from ?lang=, else the stored one, else the browser's.
 
+import type { Scheme } from "./draw/colour";
 import { embedded } from "./live/present";
 import { recorded } from "./run/recorded";
 
@@ -19,6 +20,9 @@ function theme(): Theme {
 }
 
 export const settings = $state({ language: language(), theme: theme(), root: kept("root") !== "false", tour: Number(kept("tour")) || 1 });
+
+// The colour map of signed numbers in the chosen theme.
+export const toned = (scheme: Scheme): Scheme => (scheme === "signed" && settings.theme === "dark" ? "night" : scheme);
 
 export function apply(): void {
   document.documentElement.lang = settings.language === "zh" ? "zh-Hans" : "en";

@@ -8,6 +8,8 @@ import * as settings from "./sampling/settings";
 import { asTensor } from "./run/slices";
 import * as switches from "./run/switches";
 import { axes, type ModelEntry, type Run, type Tensor } from "./run/types";
+import * as trails from "./sums/trail";
+import type { Stop } from "./sums/trail";
 import { NOWHERE, read, written, type Place } from "./link";
 import { say, visible } from "./messages";
 
@@ -32,12 +34,23 @@ const RERUN: (keyof Place)[] = ["model", "with", "prompt", "steps", "sampling", 
 const STATIONS: (keyof Place)[] = ["view", "model", "with", "prompt", "tensor", "exhibit", "on", "controls", "tour"];
 
 export function go(change: Partial<Place>): void {
+  const next = { ...place, ...change };
+  if (next.trail !== "" && !("trail" in change) && trails.indexOf(trails.read(next.trail), stop(next)) < 0) change = { ...change, trail: "" }; // another cell is on no trail
   const station = STATIONS.some((key) => key in change && change[key] !== place[key]);
   Object.assign(place, change);
   const address = `#${written(place)}`;
   if (location.protocol === "about:") return; // a frame without an address
   if (station) history.pushState(null, "", address);
   else history.replaceState(null, "", address);
+}
+
+// A place as a stop of a trail.
+export const stop = ({ tensor, cell, step }: Pick<Place, "tensor" | "cell" | "step">): Stop => ({ path: tensor, cell, step });
+
+// Open the cell that a number comes from, as the next stop of the trail, or a stop of it.
+export async function follow(next: Stop, trail = trails.followed(trails.read(place.trail), stop(place), next)): Promise<void> {
+  go({ view: "life", tensor: next.path, cell: next.cell, step: next.step, trail: trails.written(trail) });
+  await loadStep();
 }
 
 // The model or recorded run that the server was opened with.
@@ -176,7 +189,12 @@ export const messageOf = (fault: unknown): string => (fault instanceof Error ? f
 // The tensors of the chosen step.
 export const seen = (): Tensor[] => now.tensors[place.step] ?? [];
 
-export const opened = (): Tensor | undefined => seen().find((t) => t.path === place.tensor) ?? now.weights.find((t) => t.path === place.tensor);
+// The tensor of a step, or the weight, at a path. A mixture's experts have weights under the paths of what they make: a cell tells which is meant.
+export function tensorAt({ path, cell, step }: Stop): Tensor | undefined {
+  const all = [now.tensors[step]?.find((t) => t.path === path), now.weights.find((w) => w.path === path)].filter((t) => t !== undefined);
+  return all.find((t) => t.shape.length === cell.split(",").length) ?? all[0];
+}
+export const opened = (): Tensor | undefined => tensorAt(stop(place));
 
 // The pieces that a step's rows stand for, by axis letter; a decoder beside an encoder begins with a token that is no text.
 export function labels(t: Tensor, letter: string): string[] | undefined {

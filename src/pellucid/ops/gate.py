@@ -31,12 +31,13 @@ def gate_numbers(m: Operands) -> str:
     return "" if m.setting("act") == "clamped" else m.setting("act", "act") + "({x}) · {up} = {act} · {up}"
 
 
-ACT = OpKind("act", act_text, labels={"act": act_text}, template=lambda m: m.setting("act", "act") + "({x})")
+ACT = OpKind("act", act_text, labels={"act": act_text}, template=lambda m: m.setting("act", "act") + "({x})", result="activation")
 GATE = OpKind(
     "gate",
     gate_text,
     labels={"act": lambda m: gate_text(m).rpartition(" · ")[0], "up": lambda m: gate_text(m).rpartition(" · ")[2]},
     template=gate_numbers,
+    result="activation",
 )
 GATED = OpKind(
     "gated",

@@ -49,7 +49,7 @@ class Operands(Protocol):
 Label = Callable[[Operands], str]
 Result = Literal[
     "embedding", "product", "sum", "rotation", "scores", "shares", "attention",
-    "gates", "corrected scores", "choice", "expert shares", "last row",
+    "gates", "corrected scores", "choice", "expert shares", "last row", "norm", "activation",
 ]  # fmt: skip
 KINDS: dict[str, "OpKind"] = {}
 

@@ -20,18 +20,21 @@ RMS = OpKind(
     lambda m: f"{m.x} / rms({m.x})" + (f" · {gain(m)}" if m.weights else ""),
     labels={"over": lambda m: f"1/rms({m.x})", "gain": gain},
     template=lambda m: "{x} / {rms}" + (" · {gain}" if m.setting("offset") else " · {weight}" * bool(m.weights)),
+    result="norm",
 )
 RMS_HEADS = OpKind(
     "joint rms",
     lambda m: f"{m.x} / rms_heads({m.x}) · {m.weights[0]}",
     labels={"over": lambda m: f"1/rms_heads({m.x})"},
     template=lambda m: "{x} / {rms} · {weight}",
+    result="norm",
 )
 RMS_GROUPS = OpKind(
     "group rms",
     lambda m: f"{m.x} / rms_groups({m.x}) · {m.weights[0]}",
     labels={"over": lambda m: f"1/rms_groups({m.x})"},
     template=lambda m: "{x} / {rms} · {weight}",
+    result="norm",
 )
 LAYER_NORM = OpKind(
     "layer norm",
@@ -42,6 +45,7 @@ LAYER_NORM = OpKind(
         + (" · {gain}" if m.setting("offset") else " · {weight}" * bool(m.weights))
         + " + {bias}" * len(m.biases)
     ),
+    result="norm",
 )
 
 

@@ -14,6 +14,8 @@ describe("colours", () => {
     expect(colour(NaN, 1, "signed")).toEqual(NAN);
     expect(colour(0.25, 1, "signed", true)).toEqual(colour(0.5, 1, "signed"));
     expect(colour(3, 0, "signed")).toEqual(STOPS.signed[3]);
+    expect([colour(0, 1, "night"), colour(-1, 1, "night"), colour(0.25, 1, "night", true)]).toEqual([STOPS.night[3], STOPS.night[0], colour(0.5, 1, "night")]);
+    expect(Math.max(...colour(0, 1, "night"))).toBeLessThan(60); // dark where nothing is
   });
 });
 

@@ -10,8 +10,9 @@ const VERTEX = "#version 300 es\nvoid main() { gl_Position = vec4(vec2((gl_Verte
 // A pixel that covers several cells shows the one of largest magnitude.
 const FRAGMENT = `#version 300 es
 precision highp float; precision highp int; precision highp sampler2D;
-uniform sampler2D cells; uniform ivec2 size; uniform vec4 box; uniform vec4 view; uniform float limit; uniform bool share; uniform bool root; out vec4 shown;
+uniform sampler2D cells; uniform ivec2 size; uniform vec4 box; uniform vec4 view; uniform float limit; uniform bool share; uniform bool night; uniform bool root; out vec4 shown;
 const vec3 SIGNED[${STOPS.signed.length}] = ${stops("signed")};
+const vec3 NIGHT[${STOPS.night.length}] = ${stops("night")};
 const vec3 SHARE[${STOPS.share.length}] = ${stops("share")};
 void main() {
   vec2 at = floor(vec2(gl_FragCoord.x - box.x, box.y + box.w - gl_FragCoord.y)), per = view.zw / box.zw;
@@ -31,7 +32,7 @@ void main() {
   else {
     float t = limit > 0. ? x / limit : 0.;
     if (share) { float a = clamp(t, 0., 1.) * ${STOPS.share.length - 1}.; int i = min(int(a), ${STOPS.share.length - 2}); rgb = mix(SHARE[i], SHARE[i + 1], a - float(i)); }
-    else { if (root) t = sign(t) * sqrt(abs(t)); float a = clamp((t + 1.) / 2., 0., 1.) * ${STOPS.signed.length - 1}.; int i = min(int(a), ${STOPS.signed.length - 2}); rgb = mix(SIGNED[i], SIGNED[i + 1], a - float(i)); }
+    else { if (root) t = sign(t) * sqrt(abs(t)); float a = clamp((t + 1.) / 2., 0., 1.) * ${STOPS.signed.length - 1}.; int i = min(int(a), ${STOPS.signed.length - 2}); rgb = night ? mix(NIGHT[i], NIGHT[i + 1], a - float(i)) : mix(SIGNED[i], SIGNED[i + 1], a - float(i)); }
   }
   shown = vec4(rgb / 255., 1.);
 }`;
@@ -65,7 +66,7 @@ export class Gl {
     gl.useProgram(program);
     gl.enable(gl.SCISSOR_TEST);
     gl.pixelStorei(gl.UNPACK_ALIGNMENT, 1);
-    for (const name of ["size", "box", "view", "limit", "share", "root"]) this.where[name] = gl.getUniformLocation(program, name);
+    for (const name of ["size", "box", "view", "limit", "share", "night", "root"]) this.where[name] = gl.getUniformLocation(program, name);
     this.gl = gl;
   }
 
@@ -85,6 +86,7 @@ export class Gl {
       gl.uniform4f(this.where.view ?? null, view.column, view.row, view.columns, view.rows);
       gl.uniform1f(this.where.limit ?? null, limit);
       gl.uniform1i(this.where.share ?? null, scheme === "share" ? 1 : 0);
+      gl.uniform1i(this.where.night ?? null, scheme === "night" ? 1 : 0);
       gl.uniform1i(this.where.root ?? null, root ? 1 : 0);
       gl.drawArrays(gl.TRIANGLES, 0, 3);
     }

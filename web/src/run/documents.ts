@@ -303,7 +303,7 @@ export interface TensorDocument {
   source: "executed" | "recomputed" | "reference" | "edited";
   error: number | null; // largest difference of a recomputed tensor from what the kernel gave
   op: string | null;
-  result: "embedding" | "product" | "sum" | "rotation" | "scores" | "shares" | "attention" | "gates" | "corrected scores" | "choice" | "expert shares" | "last row" | null; // what the op's output is to a view; null: an op of which no view asks
+  result: "embedding" | "product" | "sum" | "rotation" | "scores" | "shares" | "attention" | "gates" | "corrected scores" | "choice" | "expert shares" | "last row" | "norm" | "activation" | null; // what the op's output is to a view; null: an op of which no view asks
   made: string; // its formula
   notes: [string, Record<string, string>][]; // what the signs of the formula mean: a word's key after "formula.", and its values
   put: string; // what a cell's numbers are put into

@@ -18,20 +18,40 @@ export function outside(sum: Sum): { inner: string[]; outer: string[] } {
 
 // As letters: Σ q·k · scale + b
 export function symbols(sum: Sum): string {
-  const { inner, outer } = outside(sum), body = inner.join("·");
+  const { inner, outer } = outside(sum), body = inner.map((n) => (n.includes(" | ") ? `(${n})` : n)).join("·");
   const product = (products(sum) > 1 ? `Σ ${body}` : body) + outer.map((n) => (n.startsWith("1/") ? ` / ${n.slice(2)}` : ` · ${n}`)).join("");
   return joined([product, ...Object.keys(sum.added)]);
 }
 
+// A piece of a formula; a number knows where it is: in the column `key` (a factor, "+" what is added, "?" a template's) the i-th.
+export interface Part { text: string; at?: { key: string; i: number } }
+
+export const flat = (parts: readonly Part[]): string => parts.map((p) => p.text).join("");
+
 // As numbers; more: the text for the rest, by its count.
-export function numbers(sum: Sum, more: (count: number) => string): string {
+export function parts(sum: Sum, more: (count: number) => string): Part[] {
   const { inner, outer } = outside(sum), n = products(sum);
-  const term = (i: number): string => inner.map((name) => number(sum.factors[name]?.[i])).join("·");
+  const term = (i: number): Part[] => between(inner.map((name) => [{ text: number(sum.factors[name]?.[i]), at: { key: name, i } }]), "·");
   const shown = Math.min(n, n <= SHOWN + 2 ? n : SHOWN);
-  const parts = Array.from({ length: shown }, (_, i) => term(i));
-  if (shown < n) parts.push(`… ${more(n - shown)}`);
-  const body = outer.length === 0 ? joined(parts) : `(${joined(parts)})` + outer.map((name) => scaled(sum.factors[name]?.[0] ?? NaN)).join("");
-  return joined([body, ...Object.values(sum.added).map((x) => number(x))]);
+  const all = Array.from({ length: shown }, (_, i) => term(i));
+  if (shown < n) all.push([{ text: `… ${more(n - shown)}` }]);
+  const brackets = outer.length > 0, body = between(all, " + ");
+  const whole = brackets ? [{ text: "(" }, ...body, { text: ")" }, ...outer.map((name) => ({ text: scaled(sum.factors[name]?.[0] ?? NaN) }))] : body;
+  return signed(between([whole, ...Object.entries(sum.added).map(([name, x]) => [{ text: number(x), at: { key: `+${name}`, i: 0 } }])], " + "));
+}
+
+const between = (groups: readonly Part[][], sign: string): Part[] => groups.filter((g) => flat(g) !== "").flatMap((g, i) => (i > 0 ? [{ text: sign }, ...g] : g));
+
+// A minus behind a sign is one sign: + -0.2 is − 0.2, and − -0.2 is + 0.2.
+function signed(all: readonly Part[]): Part[] {
+  const out = all.map((p) => ({ ...p }));
+  out.forEach((p, i) => {
+    const before = out[i - 1], sign = before?.text.at(-2);
+    if (!before || !/[+−] $/.test(before.text) || !/^[-−]/.test(p.text)) return;
+    before.text = `${before.text.slice(0, -2)}${sign === "+" ? "−" : "+"} `;
+    p.text = p.text.slice(1).trimStart();
+  });
+  return out;
 }
 
 // Summands with their signs between: 0.5, -0.2 is 0.5 − 0.2
@@ -40,10 +60,13 @@ const joined = (parts: string[]): string => parts.filter((p) => p !== "").join("
 const SOFTMAX = "e^({x} − {top})"; // how the template of a softmax begins
 
 // A template with its numbers; say: the words of a template that is a sentence.
-export function put(template: string, numbers: Record<string, number | null>, say: (key: "formula.expert" | "formula.hidden", values: Record<string, string>) => string): string {
-  if (template.startsWith(SOFTMAX) && numbers["x"] === null) return say("formula.hidden", {});
-  if (template === "formula.expert") return say(template, { expert: String(numbers["expert"]), score: number(numbers["score"]) });
-  return template.replace(/\{(\w+)\}/g, (_, name: string) => number(numbers[name] ?? NaN)).replace(/\+ -/g, "− ").replace(/− -/g, "+ ");
+export function put(template: string, numbers: Record<string, number | null>, say: (key: "formula.expert" | "formula.hidden", values: Record<string, string>) => string): Part[] {
+  if (template.startsWith(SOFTMAX) && numbers["x"] === null) return [{ text: say("formula.hidden", {}) }];
+  if (template === "formula.expert") return [{ text: say(template, { expert: String(numbers["expert"]), score: number(numbers["score"]) }) }];
+  return signed(template.split(/(\{\w+\})/).filter(Boolean).map((text) => {
+    const name = /^\{(\w+)\}$/.exec(text)?.[1];
+    return name === undefined ? { text } : { text: number(numbers[name] ?? NaN), at: { key: `?${name}`, i: 0 } };
+  }));
 }
 
 // 0.17677… is / √32; 0.3 is · 0.300

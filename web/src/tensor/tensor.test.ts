@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { closed, cut, inert, packed, pooled, unpacked } from "../run/recorded";
 import { decode, half, rounded } from "./decode";
-import { numbers, put, symbols } from "./formula";
+import { flat, parts, put as filled, symbols, type Sum } from "./formula";
 import { greatest } from "./grid";
 import { amount, bytes, count, exact, number } from "./number";
 import { parse, type Stored } from "./safetensors";
@@ -20,6 +20,8 @@ function file(entries: Record<string, { dtype: string; shape: number[]; bytes: n
   return out.buffer;
 }
 
+const numbers = (sum: Sum, more: (count: number) => string): string => flat(parts(sum, more));
+const put = (...how: Parameters<typeof filled>): string => flat(filled(...how));
 const little = (array: ArrayBufferView): number[] => [...new Uint8Array(array.buffer)];
 const x = (dtype: string, own: number[], shape: number[]): number[] => Array.from(decode(parse(file({ x: { dtype, shape, bytes: own } })).tensors.get("x") as Stored));
 
