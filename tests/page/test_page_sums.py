@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 from torch import Tensor
 
 import pellucid
-from browser import Tab, download_page, open_file, open_offline_tab, open_tab
+from browser import Tab, open_tab
 from pellucid.api.model import Model
 from pellucid.documents.number import number
 from pellucid.messages import phrases
-from pellucid.ops.gate import ACTS
 from pellucid.tracing import Trace
 from pellucid.watching.terms import Terms
 from pellucid.watching.watch import Seen
@@ -30,14 +28,17 @@ CAPITALS, LATENT, TRANSLATOR = "pellucid/capitals", "pellucid/capitals-deepseek"
 ENCODER = "pellucid/capitals-bert"
 # Sums of every kind: products with and without a bias, of two tensors, of shared parts, over experts, of two numbers.
 SUMS = [
-    (CAPITALS, "layers.0.attn.q", 0), (CAPITALS, "layers.1.attn.scores", 1), (CAPITALS, "layers.0.attn.z", 0), (CAPITALS, "layers.2.mid", 0),
-    (CAPITALS, "logits", 0), (LATENT, "layers.1.attn.scores", 0), (LATENT, "layers.1.ffn.routed_out", 0), (LATENT, "layers.1.ffn.down", 0),
+    (CAPITALS, "layers.0.attn.q", 0), (CAPITALS, "layers.1.attn.scores", 1), (CAPITALS, "layers.0.attn.z", 0),
+    (CAPITALS, "layers.2.mid", 0), (CAPITALS, "logits", 0), (LATENT, "layers.1.attn.scores", 0),
+    (LATENT, "layers.1.ffn.routed_out", 0), (LATENT, "layers.1.ffn.down", 0),
     (LATENT, "layers.0.attn.q_rot", 0), (TRANSLATOR, "decoder.layers.1.attn.scores", 1), (ENCODER, "layers.0.attn.scores", 0),
 ]  # fmt: skip
 LINKED = [
     (CAPITALS, "embed", 1), (CAPITALS, "positions", 1), (CAPITALS, "layers.0.attn_norm", 3), (CAPITALS, "layers.0.attn.pattern", 1),
-    (CAPITALS, "layers.0.ffn.neurons", 1), (LATENT, "layers.0.ffn.neurons", 2), (LATENT, "layers.1.attn.v", 6), (LATENT, "layers.1.ffn.gate", 6),
-    (LATENT, "layers.1.ffn.corrected", 2), (LATENT, "layers.1.ffn.share", 1), (LATENT, "layers.1.ffn.routed", 1), (TRANSLATOR, "decoder.layers.0.cross.z", 10),
+    (CAPITALS, "layers.0.ffn.neurons", 1), (LATENT, "layers.0.ffn.neurons", 2), (LATENT, "layers.1.attn.v", 6),
+    (LATENT, "layers.1.ffn.gate", 6), (LATENT, "layers.1.ffn.corrected", 2), (LATENT, "layers.1.ffn.share", 1),
+    (LATENT, "layers.1.ffn.routed", 1),
+    (TRANSLATOR, "decoder.layers.0.cross.z", 10),
 ]  # fmt: skip
 RECTS = """all => all.map(e => ({ ...e.dataset, fill: getComputedStyle(e).fill, x: +e.getAttribute("x"), y: +e.getAttribute("y"),
   width: +e.getAttribute("width"), height: +e.getAttribute("height") }))"""
@@ -61,7 +62,9 @@ def record(run: Trace, path: str, step: int) -> Seen:
 
 def inner(seen: Seen) -> tuple[int, ...]:
     """Return a cell away from the edges, of the last token."""
-    return tuple(n - 1 if a in "TN" else min(1, n - 1) if a in "BHGS" else n // 3 for a, n in zip(seen.dims.split(), seen.shape, strict=True))
+    return tuple(
+        n - 1 if a in "TN" else min(1, n - 1) if a in "BHGS" else n // 3 for a, n in zip(seen.dims.split(), seen.shape, strict=True)
+    )
 
 
 def opened(tab: Tab, runs: dict[str, tuple[Model, Trace]], name: str, path: str, step: int, **place: Any) -> tuple[Seen, Terms]:
@@ -175,19 +178,21 @@ def links(tab: Tab) -> Iterator[tuple[str, str, int, int]]:
     """Yield every link of the open cell: its text, where it leads, its term and column in the table; -1 for one of the formula."""
     formula = tab.page.eval_on_selector_all(".formula [data-follow]", "all => all.map(e => [e.innerText, e.dataset.follow])")
     yield from ((text, to, -1, i) for i, (text, to) in enumerate(formula))
-    if tab.page.locator("aside .drawn + details").count():
-        if not tab.page.locator("aside .drawn + details tbody").count():
-            tab.page.click("aside .drawn + details summary")
-            tab.page.wait_for_selector("aside .drawn + details tbody tr")
+    if tab.page.locator("aside [data-terms]").count():
+        if not tab.page.locator("aside [data-terms] tbody").count():
+            tab.page.click("aside [data-terms] summary")
+            tab.page.wait_for_selector("aside [data-terms] tbody tr")
         yield from map(tuple, tab.page.eval_on_selector_all(
-            "aside details [data-follow]",
+            "aside [data-terms] [data-follow]",
             "all => all.map(e => [e.innerText, e.dataset.follow, +e.closest('tr').dataset.term, e.closest('td').cellIndex - 1])",
         ))  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "path", "step"), SUMS)
 @pytest.mark.quick(3)
-def test_each_number_of_a_sum_leads_to_where_it_stands(tab: Tab, runs: dict[str, tuple[Model, Trace]], name: str, path: str, step: int) -> None:
+def test_each_number_of_a_sum_leads_to_where_it_stands(
+    tab: Tab, runs: dict[str, tuple[Model, Trace]], name: str, path: str, step: int
+) -> None:
     model, run = runs[name]
     seen, terms = opened(tab, runs, name, path, step)
     found = list(links(tab))
@@ -201,7 +206,9 @@ def test_each_number_of_a_sum_leads_to_where_it_stands(tab: Tab, runs: dict[str,
         record = next((s for s in run if to.split()[0] == s.path and s.source == "recomputed"), None)
         expected = factors[column][term] if term < products else added[term - products]
         assert at(model, run, to) == (expected if record is None else pytest.approx(expected, abs=2e-6 * max(1, abs(expected)))), (to, term)
-    assert {to.split()[0] for to, *_ in table} >= {p for p in seen.inputs if "attn.q" not in p and "attn.k" not in p and ".latent" not in p} or path.endswith(".z")
+    assert {to.split()[0] for to, *_ in table} >= {
+        p for p in seen.inputs if "attn.q" not in p and "attn.k" not in p and ".latent" not in p
+    } or path.endswith(".z")
 
 
 @pytest.mark.parametrize(("name", "path", "count"), LINKED)

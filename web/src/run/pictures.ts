@@ -4,6 +4,7 @@ import type { Scheme } from "../draw/colour";
 import type { Grid } from "../tensor/grid";
 import { layout, level, matrix } from "../tensor/view";
 import { slice } from "./slices";
+import { role } from "./role";
 import { axes, type Tensor } from "./types";
 
 const WHOLE = 1 << 20; // numbers of a tensor that is fetched as it is
@@ -54,3 +55,15 @@ export const scheme = (t: Pick<Tensor, "result">): Scheme => (SHARES.has(t.resul
 
 // The end of the colour scale: 1 for probabilities, else the greatest magnitude of the whole tensor.
 export const limit = (t: Tensor): number => (t.result === "shares" ? 1 : (t.stats?.absmax ?? 0));
+
+// The residual stream: rows of its width, which only additions make longer.
+const stream = (t: Tensor): boolean => role(t) === "residual" && axes(t).at(-1) === "D";
+const ends = new WeakMap<readonly Tensor[], number>();
+
+// One scale for the whole stream of a step, by its greatest magnitude; 0 for any other tensor.
+export function streamLimit(t: Tensor, all: readonly Tensor[]): number {
+  if (!stream(t)) return 0;
+  const known = ends.get(all) ?? Math.max(0, ...all.filter(stream).map(limit));
+  ends.set(all, known);
+  return known;
+}
