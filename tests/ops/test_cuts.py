@@ -1,9 +1,10 @@
-"""A draw from a long row by quick sums is the draw by torch's own sums, which are used wherever it is not certain."""
+"""A native draw is that of the stages by torch's own sums, which are used wherever it is not certain."""
 
 import importlib
 import math
 import random
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 @needs_kernels
 @pytest.mark.parametrize("size", [1, 7, 16, 33, 511, 513, 40_001])
 def test_kernels(size: int, kernels: None) -> None:
-    """Values are rounded as torch rounds, indices are complete and in order, and sums are within 1e-12."""
+    """Values are rounded as torch rounds, and indices are complete and in order."""
     for kind in KINDS.values():
         x = kind(rand(size, size))
         top = float(x.max())
@@ -71,12 +72,6 @@ def test_kernels(size: int, kernels: None) -> None:
             assert torch.equal(native.cooled(x, top, by), (x - x.amax()) / by)
         for low, high in ((0.0, 1.0), (-INF, INF), (top, INF), (top - 1, top), (2.0, 1.0)):
             assert native.indices_between(x, low, high).tolist() == ((x >= low) & (x <= high)).nonzero()[:, 0].tolist()
-        e = (x.double() - top).exp()
-        assert torch.allclose(native.masses(x, top, 512), torch.stack([part.sum() for part in e.split(512)]), rtol=1e-12, atol=1e-290)
-        for count, rate in ((1, 1.0), (2, 3.3), (100, 16.0), (512, 50.0)):
-            at = torch.from_numpy(native.level(x.clamp(min=-1e6).numpy(), top, rate)).long().clamp(max=count - 1)
-            levels, wanted = native.levels(x, top, count, rate), torch.zeros(count, dtype=torch.float64).index_add(0, at, e)
-            assert torch.allclose(levels.cumsum(0), wanted.cumsum(0), rtol=1e-12, atol=1e-290)
 
 
 def test_the_largest() -> None:
@@ -90,75 +85,93 @@ def test_the_largest() -> None:
                 assert cuts.largest(x.double(), k).tolist() == sorted(ranked[:k])
 
 
-def nuclei() -> str:
-    """Return the first nucleus that is not torch's, or that too few were found by quick sums; "" if neither."""
-    answered = tried = 0
-    for seed, (name, kind) in enumerate(KINDS.items()):
-        x = kind(rand(seed))
-        mass = (x.double().sort(descending=True)[0] - float(x.max())).exp().cumsum(0)
-        edges = (mass[[3, 50, 900, 1000, 7000, 19_000]] / mass[-1]).numpy()
-        ps = [1e-6, 0.3, 0.9, 0.99, 0.9999, *edges.tolist(), *np.nextafter(edges, 1).tolist(), *(edges + 1e-12).tolist()]
-        with native.off():
-            slow = {p: cuts.nucleus(x, p) for p in ps if p < 1}
-        for p, wanted in slow.items():
-            nucleus = cuts.quick_nucleus(x, p)
-            tried, answered = tried + (p in ps[:5]), answered + (nucleus is not None and p in ps[:5])
-            if nucleus is not None and not torch.equal(nucleus, wanted):
-                return f"{name} {p}"
-    return "" if answered > 0.85 * tried else f"{answered} of {tried}"
+CUT: list[dict[str, Any]] = [
+    {}, {"top_k": 1}, {"top_k": 7}, {"top_k": 40}, {"top_k": 70}, {"top_k": 3000}, {"top_k": N}, {"top_p": 1e-6}, {"top_p": 0.3},
+    {"top_p": 0.9}, {"top_p": 0.99}, {"top_p": 0.9999}, {"min_p": 1e-3}, {"min_p": 0.3}, {"min_p": 1.0}, {"top_k": 50, "top_p": 0.9},
+    {"top_k": 2000, "top_p": 0.5}, {"top_p": 0.8, "min_p": 0.02}, {"top_k": 20, "min_p": 0.1}, {"top_k": 60, "top_p": 0.95, "min_p": 0.05},
+]  # fmt: skip
 
 
-def draws() -> str:
-    """Return the first draw that is not torch's, at even numbers and at and next to torch's own sums; "" if all are equal."""
+def wrong_draws() -> str:
+    """Return the first native draw that is not the stages' own, or that too few were sure; "" if neither."""
     answered = tried = 0
     for seed, (name, kind) in enumerate(KINDS.items()):
-        for size in (1, 40, N):
+        for size in (1, 40, 257, N):
             x = kind(rand(seed, size))
             if not bool(x.max().isfinite()):
                 continue
-            shares = x.double().softmax(0)
-            sums = shares.cumsum(0)
-            edges = sums[:: max(1, size // 50)] / sums[-1]
-            us = [*np.linspace(1e-3, 0.999, 40), *edges.tolist(), *np.nextafter(edges.numpy(), 0), *(edges - 3e-12).tolist()]
-            for i, u in enumerate(us):
-                token = cuts.drawn(x, float(u))
-                tried, answered = tried + (i < 40), answered + (token is not None and i < 40)
-                if token is not None and 0 <= u < 1 and token != int(sample.draw(shares, float(u))):
-                    return f"{name} {size} {u}"
-    return "" if answered > 0.98 * tried else f"{answered} of {tried}"
+            for i, cut in enumerate(CUT if size == N else CUT[seed % 4 :: 4]):
+                s = Sampling([1.0, 0.6, 1.7][i % 3], **cut, seed=i)
+                token = sample.sure_draw(x, s, 0, i)
+                with native.off():
+                    *_, last = sample.left(x, s, sample.History())
+                at = int(sample.draw(last.values.double().softmax(0), sample.uniform(i, i)))
+                tried, answered = tried + 1, answered + (token is not None)
+                if token is not None and token != (at if last.ids is None else int(last.ids[at])):
+                    return f"{name} {size} {s}: {token}"
+    return "" if answered > 0.9 * tried else f"{answered} of {tried}"
+
+
+def edges() -> str:
+    """Return the first wrong draw from a nucleus that ends at, or next to, one of torch's own sums; "" if all are right or not sure."""
+    for seed, (size, spread) in enumerate(product((3, 5, 40), (0.3, 1.0, 3.0, 0.0))):
+        x = rand(seed, size) * spread
+        sums = (x.double().softmax(0).sort(descending=True)[0].cumsum(0)).numpy()
+        for i, p in enumerate((*sums, *np.nextafter(sums, 0), *np.nextafter(sums, 1), *(sums - 3e-12))):
+            for step in range(4):
+                s = Sampling(1.0, top_p=min(float(p), 1.0), seed=i)
+                token = sample.sure_draw(x, s, 0, step)
+                with native.off():
+                    wanted = sample.choose(x, s, (), (0,) * step)
+                if token not in (None, wanted):
+                    return f"{size} {spread} {p}"
+    return ""
 
 
 @needs_kernels
-def test_nuclei_are_torch_s(kernels: None) -> None:
-    assert nuclei() == ""
+def test_draws_are_the_stages_(kernels: None) -> None:
+    assert wrong_draws() == "" and edges() == ""
 
 
 @needs_kernels
-def test_draws_are_torch_s(kernels: None) -> None:
-    assert draws() == ""
+def test_the_numbers_of_draws(kernels: None) -> None:
+    """Each draw has the random number of its seed, text and step."""
+    even = torch.zeros(1 << 12)
+    for seed, index, step in product((0, 1, -1, 2**63, 2**64 - 1, 12345), (0, 1, 7), (0, 1, 1000, 2**40)):
+        token = sample.sure_draw(even, Sampling(1.0, seed=seed), index, step)
+        assert token == int(sample.uniform(sample.sibling(seed, index), step) * len(even))
 
 
-LEVELS, MASSES, LEVEL, BETWEEN, CROSSING = native.levels, native.masses, native.level, native.indices_between, cuts.crossing
-MUTANTS: list[tuple[Callable[[], str], Any, str, Any]] = [
-    (nuclei, native, "levels", lambda x, top, count, rate: LEVELS(x, top, count, rate) * torch.linspace(1, 1.001, count)),
-    (nuclei, native, "level", lambda *given: LEVEL(*given) + 1),
-    (nuclei, native, "indices_between", lambda x, low, high: (x > low).nonzero()[:, 0]),
-    (nuclei, cuts, "crossing", lambda *given: (at := CROSSING(*given)) and at - 1),
-    (nuclei, native, "indices_between", lambda x, low, high: BETWEEN(x, low + 1e-2, high)),
-    (nuclei, cuts, "SURE", -1.0),
-    (nuclei, cuts, "SURE", 1.0),
-    (draws, native, "masses", lambda x, top, size: MASSES(x, top, size).float().double()),
-    (draws, cuts, "SURE", -1.0),
-    (draws, cuts, "SURE", 1.0),
-    (draws, native, "masses", lambda x, top, size: MASSES(x, top, size - 12)),  # not the runs that are looked at
-]
+def with_words(op: str, **changed: Any) -> Any:
+    """Call one kernel of a draw with other words."""
+    made = native.Draw.run
+
+    def run(self: native.Draw) -> None:
+        words = getattr(self, op)
+        setattr(self, op, words | {name: change(words[name]) for name, change in changed.items()})
+        made(self)
+
+    return run
+
+
+MUTANTS: dict[str, Any] = {
+    "a cooler row": with_words("runs", by=lambda by: by * 1.02),
+    "one more is kept": with_words("draw", k=lambda k: k + 1 if k else 0),
+    "one less is kept": with_words("draw", k=lambda k: max(k - 1, 1) if k else 0),
+    "more mass": with_words("draw", p=lambda p: min(p + 0.01, 1.0)),
+    "lower ones": with_words("draw", near=lambda near: near * 1.01),
+    "another seed": with_words("draw", state=lambda state: state ^ 1),
+    "a shorter row": with_words("draw", n=lambda n: max(1, n - 256)),
+    "always sure": with_words("draw", margin=lambda margin: -1.0),
+    "never sure": with_words("draw", margin=lambda margin: 1.0),
+}
 
 
 @needs_kernels
-@pytest.mark.parametrize(("law", "owner", "name", "value"), MUTANTS)
-def test_mutants_are_seen(law: Callable[[], str], owner: Any, name: str, value: Any) -> None:
-    with swapped(owner, name, value):
-        assert law() != ""
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutants_are_seen(mutant: str) -> None:
+    with swapped(native.Draw, "run", MUTANTS[mutant]):
+        assert wrong_draws() + edges() != ""
 
 
 @needs_kernels

@@ -19,7 +19,7 @@ from pellucid.ops.native.attention import (
     softplus,
     store,
 )
-from pellucid.ops.native.drawing import cooled, fits_row, indices_between, level, levels, masses
+from pellucid.ops.native.drawing import Draw, cooled, fits_row, indices_between
 from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
 from pellucid.ops.native.quantised import (
@@ -80,6 +80,7 @@ from pellucid.ops.native.twins import (
 
 __all__ = [
     "ROWS",
+    "Draw",
     "Plan",
     "Recording",
     "Unplannable",
@@ -136,12 +137,9 @@ __all__ = [
     "indices_between",
     "instructions",
     "kv_address",
-    "level",
-    "levels",
     "linear",
     "linear_blocks",
     "linear_wide",
-    "masses",
     "most",
     "norm",
     "numbers",

@@ -1,17 +1,19 @@
 """Fast twins for a draw from the logits of a vocabulary: float32 [N], summed in float64.
 
-A sum of `masses` has a relative error below 1e-12, so a choice with a larger margin is the same in any arithmetic.
+Sums have a relative error below 1e-12, so a choice with a larger margin is the same in any arithmetic; without it there is none.
 """
 
-import numpy as np
+from math import inf
+
 import torch
 from torch import Tensor
 
-from pellucid.ops.native.library import call
+from pellucid.ops.native.library import HALF, call
 from pellucid.ops.native.twins import fits
 from pellucid.ops.precision import wide
 
-SHARE = 1 << 14  # numbers in a piece of work
+RUN = 256  # numbers in one sum, as in sample.h
+SURE = 1e-9  # of the total; torch's sums differ by less than 1e-10
 
 
 def fits_row(x: Tensor) -> bool:
@@ -35,20 +37,31 @@ def indices_between(x: Tensor, low: float, high: float) -> Tensor:
     return to[: int(count)]
 
 
-def masses(x: Tensor, top: float, size: int) -> Tensor:
-    """Sum e^(x - top) over each run of `size` numbers of x [N], none larger than top: float64."""
-    y = torch.empty(-(-len(x) // size), dtype=torch.float64)
-    call("masses", 0, (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), n=len(x), size=size, levels=0, top=top, rate=1.0)
-    return y
+class Draw:
+    """A draw of one row's next token from its logits, as two native calls, `runs` and `draw`, and the memory behind their pointers.
+
+    x: the row [N].  best: where its largest number is.  written: the step of the draw.  to: receives the token, or -1 if it is not sure.
+    by: the temperature, 0 for none.  k, p, near: the bounds of top_k, top_p and ln(min_p), 0, 1 and -inf for none.  state: the seed's.
+    """
+
+    def __init__(
+        self, x: Tensor, best: Tensor, written: Tensor, to: Tensor, state: int, by: float = 0.0, k: int = 0, p: float = 1.0,
+        near: float = -inf,
+    ) -> None:  # fmt: skip
+        n, runs = len(x), -(-len(x) // RUN)
+        y, largest, masses = torch.empty(n), torch.empty(runs), torch.empty(runs, dtype=torch.float64)
+        self.half, self.reads, self.writes = HALF[x.dtype], (x, best, written), (y, largest, masses, to)
+        made = {"y": y.data_ptr(), "largest": largest.data_ptr(), "best": best.data_ptr(), "n": n}
+        self.runs = {"x": x.data_ptr(), "by": by, **made, "masses": 0 if 0 < k < n else masses.data_ptr()}
+        own = {"written": written.data_ptr(), "to": to.data_ptr(), "state": signed(state), "margin": SURE}
+        self.draw = {**made, **own, "masses": masses.data_ptr(), "k": k, "p": p, "near": near}
+
+    def run(self) -> None:
+        """Draw now."""
+        call("runs", self.half, self.reads, self.writes, **self.runs)
+        call("draw", 0, self.reads, self.writes, **self.draw)
 
 
-def levels(x: Tensor, top: float, count: int, rate: float) -> Tensor:
-    """Sum e^(x - top) over each level of x [N], 1 / rate high, from top down: float64 [count]. The last level takes all lower numbers."""
-    y = torch.empty((-(-len(x) // SHARE), count), dtype=torch.float64)
-    call("masses", 0, (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), n=len(x), size=SHARE, levels=count, top=top, rate=rate)
-    return y.sum(0)
-
-
-def level(values: np.ndarray, top: float, rate: float) -> np.ndarray:
-    """Return the level of each number, with the kernel's arithmetic."""
-    return ((np.float32(top) - values) * np.float32(rate)).astype(np.int32)
+def signed(n: int) -> int:
+    """Return the number whose 64 bits are those of n."""
+    return n - 2**64 if n >= 2**63 else n

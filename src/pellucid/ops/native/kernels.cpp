@@ -30,7 +30,7 @@
 #define KERNELS \
   OF_A_STEP BITS(linear_int8, block_linear, 8) BITS(linear_int4, block_linear, 4) \
   BITS(embedding_int8, block_embedding, 8) BITS(embedding_int4, block_embedding, 4) BOTH(pack) BOTH(many) WIDE(many_wide, many) \
-  ONE(cool) ONE(indices_between) ONE(masses) BITS(experts_int8, block_experts, 8) BITS(experts_int4, block_experts, 4)
+  ONE(cool) ONE(indices_between) BOTH(runs) ONE(draw) BITS(experts_int8, block_experts, 8) BITS(experts_int4, block_experts, 4)
 #endif
 
 #define UNWRAP(...) __VA_ARGS__

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -75,7 +75,17 @@ class Sampling:
     @cached_property
     def plain(self) -> bool:
         """True if the likeliest token of the unchanged logits is taken."""
-        return self.greedy and all(getattr(self, name) == OFF[name] for name in ("bias", "repetition", "presence", "frequency"))
+        return self.greedy and not self.changes
+
+    @cached_property
+    def changes(self) -> bool:
+        """True if the logits are changed before the temperature."""
+        return any(getattr(self, name) != OFF[name] for name in ("bias", "repetition", "presence", "frequency"))
+
+    @cached_property
+    def undrawn(self) -> "Sampling":
+        """Return these settings at temperature 0: the stages before the temperature alone."""
+        return replace(self, temperature=0.0)
 
     @cached_property
     def biases(self) -> tuple[Tensor, Tensor]:

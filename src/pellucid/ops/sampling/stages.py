@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import isfinite
+from math import inf, isfinite, log
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ from pellucid.ops.gate import E_LABELS, E_NUMBERS, part_of_row
 from pellucid.ops.kinds import OpKind, plain
 from pellucid.ops.precision import wide
 from pellucid.ops.sampling.settings import OFF, Sampling
-from pellucid.ops.sampling.truncation import drawn, largest, near, nucleus
-from pellucid.ops.sampling.uniform import sibling, uniform
+from pellucid.ops.sampling.truncation import largest, near, nucleus
+from pellucid.ops.sampling.uniform import sibling, state, uniform
 from pellucid.watching.tap import here, note, tap
 from pellucid.watching.terms import Index, Terms
 
@@ -253,8 +253,7 @@ def run(logits: Tensor, s: Sampling, history: History, allowed: Tensor | None = 
 
 def left(logits: Tensor, s: Sampling, history: History, allowed: Tensor | None = None) -> Iterator[Stage]:
     """Yield the stages before the probabilities."""
-    changed = any(getattr(s, name) != OFF[name] for name in ("bias", "repetition", "presence", "frequency"))
-    x = logits.to("cpu", wide(logits.dtype), copy=bool(here.calls) or changed)  # not the model's own tensor
+    x = logits.to("cpu", wide(logits.dtype), copy=bool(here.calls) or s.changes)  # not the model's own tensor
     x = tap(note(x, LAST_ROW.name, (logits,), (), lambda i: Terms(x=logits[i])), "logits: V")
     yield (at := Stage("logits", x, None, len(x)))
     if allowed is not None:
@@ -306,6 +305,11 @@ def choose(
         if (id := largest_allowed(logits, best, allowed)) is not None:
             return id
     history = History(prompt, output)
+    if not (s.greedy or here.calls) and native.available():
+        x = deque(left(logits, s.undrawn, history, allowed), 1).pop().values
+        token = sure_draw(x, s, index, len(output), None if s.changes or allowed is not None else best)
+        if token is not None:
+            return token
     at = deque((run if here.calls else left)(logits, s, history, allowed), 1).pop()
     if s.greedy:
         if allowed is not None:
@@ -313,7 +317,7 @@ def choose(
         return top(at.values)
     assert s.seed is not None
     u = uniform(sibling(s.seed, index), len(output))
-    place = int(draw(at.values, u)) if here.calls else among(at.values, u, None if s.temperature == OFF["temperature"] else 0.0)
+    place = int(draw(at.values if here.calls else at.values.double().softmax(0), u))
     return place if at.ids is None else int(at.ids[place])
 
 
@@ -332,10 +336,24 @@ def largest_allowed(logits: Tensor, best: int, allowed: Tensor) -> int | None:
     return int(ids[place]) if isfinite(float(kept[place])) else None
 
 
-def among(x: Tensor, u: float, top: float | None = None) -> int:
-    """Return the index of a draw from the softmax of x [N], by partial sums if they are sure. top: the largest of x, if known."""
-    place = drawn(x, u, top)
-    return int(draw(x.double().softmax(0), u)) if place is None else place
+def sure_draw(x: Tensor, s: Sampling, index: int, written: int, best: int | None = None) -> int | None:
+    """Draw from x [V], which has passed the stages before the temperature, by a kernel. None without one, or if a sum is too near a bound.
+
+    best: the index of the largest of x, if known.
+    """
+    if not native.fits_row(x):
+        return None
+    to = torch.empty(1, dtype=torch.long)
+    native_draw(x, native.argmax(x[None]) if best is None else torch.tensor([best]), torch.tensor([written]), to, s, index).run()
+    return None if (token := int(to)) < 0 else token
+
+
+def native_draw(x: Tensor, best: Tensor, written: Tensor, to: Tensor, s: Sampling, index: int) -> native.Draw:
+    """Return the native draw from x [V] with these settings, for text number `index`. best, written, to: see native.Draw."""
+    assert s.seed is not None
+    by = 0.0 if s.temperature == OFF["temperature"] else max(s.temperature, COLDEST)
+    near = -inf if s.min_p == OFF["min_p"] else log(s.min_p)
+    return native.Draw(x, best, written, to, state(sibling(s.seed, index)), by, s.top_k, s.top_p, near)
 
 
 def top(x: Tensor) -> int:

@@ -1,8 +1,7 @@
-"""Truncation of a row of logits to the k largest, the nucleus, or those near the best; and the index of a draw.
+"""Truncation of a row of logits to the k largest, the nucleus, or those near the best.
 
-Few numbers of a long vocabulary matter, so a bound below all of them selects candidates first. Sums are taken by runs or levels, faster
-than torch's and different in the last bits. If the next boundary is further away than SURE, both give the same index; otherwise the
-quick function returns None, and torch's sums decide.
+Few numbers of a long vocabulary matter, so a bound below all of them selects candidates first. Where nobody watches, a kernel does all of
+it and the draw too, in sums that are faster than these; where it is not sure, these decide (ops/native/sample.h).
 """
 
 from math import inf, log
@@ -15,9 +14,6 @@ from pellucid.ops import native
 
 FEW = 2048  # numbers up to which plain numpy is fast enough
 HEIGHTS = (64, 8)  # of the columns whose maxima bound the k largest of all
-RUN = 512  # numbers in one sum
-LEVELS = 512
-SURE = 1e-9  # of the total; torch's sums differ by less than 1e-10
 
 
 def above(x: Tensor, least: float) -> Tensor:
@@ -59,9 +55,6 @@ def near(x: Tensor, share: float) -> Tensor:
 
 def nucleus(x: Tensor, p: float) -> Tensor:
     """Return the indices of the fewest numbers of x [N] whose softmax sums to at least p; at least one (top-p, arXiv 1904.09751)."""
-    places = quick_nucleus(x, p)
-    if places is not None:
-        return places
     values, top = x.numpy(), float(x.max())
     total = float((x.double() - top).exp_().sum())
     for size in (FEW, len(x)):  # the nucleus mostly lies within the FEW largest
@@ -71,58 +64,3 @@ def nucleus(x: Tensor, p: float) -> Tensor:
             kept = above(x, float(best[k - 1]))
             return spared(x, kept, float(best[k - 1]), len(kept) - k)
     return torch.arange(len(x))
-
-
-def quick_nucleus(x: Tensor, p: float) -> Tensor | None:
-    """Find the nucleus by sums over levels, then within the level that crosses p. None if a sum is too near p to be sure."""
-    values = x.numpy()
-    top, best, before, total = float(values.max()), values, 0.0, None
-    if len(x) > FEW:
-        if not native.fits_row(x):
-            return None
-        deep = min(log(len(x) / max(1 - p, 1e-9)) + 1, top - float(values.min()))  # all deeper numbers sum to less than 1 - p
-        rate = (LEVELS - 2) / max(deep, 1e-6 * (1 + abs(top)))
-        sums = native.levels(x, top, LEVELS, rate).cumsum(0).numpy()
-        total, level = sums[-1], int(sums.searchsorted(p * sums[-1]))
-        if level == LEVELS - 1:
-            return None
-        before, edge = sums[level - 1] if level else 0.0, 1e-6 * (deep + abs(top))  # more than a rounding error
-        some = values[native.indices_between(x, top - (level + 1) / rate - edge, top - level / rate + edge).numpy()]
-        best = some[native.level(some, top, rate) == level]
-    best = np.sort(best)[::-1]
-    at = crossing(best - np.float64(top), p, before, total)
-    if at is None:
-        return None
-    least = float(best[at])
-    return spared(x, above(x, least), least, int(np.count_nonzero(best[at + 1 :] == best[at])))
-
-
-def drawn(x: Tensor, u: float, top: float | None = None) -> int | None:
-    """Return the first index of x [N] at which the running sum of its softmax exceeds u. None if a sum is too near u to be sure.
-
-    top: the largest of x, if known.
-    """
-    values = x.numpy()
-    top, start, before, total = np.float64(values.max() if top is None else top), 0, 0.0, None
-    if len(x) > FEW:
-        if not native.fits_row(x):
-            return None
-        sums = native.masses(x, float(top), RUN).cumsum(0).numpy()
-        total, run = sums[-1], int(sums.searchsorted(u * sums[-1]))
-        start, before = run * RUN, sums[run - 1] if run else 0.0
-        values = values[start : start + RUN]
-    at = crossing(values - top, u, before, total)
-    return None if at is None else start + at
-
-
-def crossing(down: np.ndarray, share: float, before: float, total: float | None) -> int | None:
-    """Return the first index at which `before` plus the running sum of e^down exceeds share · total. None if a sum is too near it.
-
-    total: by default the last sum.
-    """
-    sums = before + np.exp(down).cumsum()
-    total = sums[-1] if total is None else total
-    i = int(sums.searchsorted(share * total))
-    if i == len(sums) or min(sums[i] - share * total, share * total - (sums[i - 1] if i else before)) <= SURE * total:
-        return None
-    return i

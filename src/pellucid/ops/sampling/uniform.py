@@ -24,7 +24,12 @@ def splitmix(state: int, n: int) -> int:
 
 def uniform(seed: int, step: int) -> float:
     """Return the number of a seed's step, a multiple of 2⁻⁵³ in [0, 1). A negative seed counts from 2⁶⁴ down."""
-    return (splitmix(splitmix(0, seed), step) >> 11) * 2.0**-53
+    return (splitmix(state(seed), step) >> 11) * 2.0**-53
+
+
+def state(seed: int) -> int:
+    """Return a seed's state, whose outputs are its random numbers."""
+    return splitmix(0, seed)
 
 
 def sibling(seed: int, index: int) -> int:
