@@ -12,6 +12,7 @@ from pellucid.api.model import Model, load
 from pellucid.engine import engine
 from pellucid.engine.prefix_cache import PrefixCache
 from pellucid.engine.requests import Output, Token
+from pellucid.ops import native
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.server.openai.choice import Choice
 from pellucid.tokenizer.pieces import Stream
@@ -100,6 +101,22 @@ def test_stop_strings(server: OpenAiServed, model: Model) -> None:
     assert stop_faults(server, model) == []
     (choice,) = server.complete(PROMPT, stop=["Par", "is"], max_tokens=8)["choices"]
     assert choice["stop_reason"] in ("Par", "is")
+
+
+@pytest.mark.skipif(not native.available(), reason="no kernels here")
+def test_stop_strings_take_single_steps(server: OpenAiServed) -> None:
+    """A reader may end such a text at any token, so that none is computed behind it; other texts take bursts."""
+    honest, steps = native.Plan.burst, list[int]()
+
+    def burst(plan: native.Plan, words: Any) -> int:
+        steps.append(honest(plan, words))
+        return steps[-1]
+
+    with swapped(native.Plan, "burst", burst):
+        server.complete(PROMPT, stop="no such text", max_tokens=12, ignore_eos=True)
+        assert not steps
+        server.complete(PROMPT, max_tokens=12, ignore_eos=True)
+    assert steps
 
 
 def test_stop_strings_mutant(server: OpenAiServed, model: Model) -> None:

@@ -155,7 +155,7 @@ def prefill(model: Decoder, bill: Bill, clock: Clock = time.perf_counter) -> Tim
 def decode(model: Decoder, bill: Bill, new: int, clock: Clock = time.perf_counter) -> Timed:
     """Time single steps of an engine after the bill's context, each with a greedy choice."""
     request = Request(tuple(tokens(bill)), WARM + new)
-    engine = Engine.of(model, request.budget, SchedulerLimits(request.budget), prefix_cache=False)
+    engine = Engine.of(model, request.budget, SchedulerLimits(request.budget, burst=1), prefix_cache=False)
     assert isinstance(engine.run, Forward)
 
     def steps(watch: Stopwatch | None = None) -> list[float]:

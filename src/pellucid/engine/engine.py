@@ -12,6 +12,8 @@ One step does four things, in `advance`:
     run               one forward of these rows: logits of each sequence
     process_logits    sample a token for each sequence whose newest row ran, and emit it
 
+While every sequence decodes and nothing needs Python, `run` takes several steps at once (see bursts.py).
+
 Storage, forward and random numbers are passed in, so that a simulation (tests/support/simulate.py) runs the same steps.
 
 Threads: any thread may call submit, cancel and close. They only record the request, under a lock held for that moment alone; the next
@@ -29,10 +31,12 @@ from math import isfinite
 from threading import Lock
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from pellucid.batch.states import stateful
 from pellucid.engine.allowed import allowed
+from pellucid.engine.bursts import steps_alone
 from pellucid.engine.determinism import require
 from pellucid.engine.draft import Draft
 from pellucid.engine.forward import Forward, first_nonfinite
@@ -44,7 +48,7 @@ from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.sampling.stages import choose, likeliest, logprobs, top
 from pellucid.ops.sampling.uniform import fresh
-from pellucid.watching.tap import after
+from pellucid.watching.tap import after, here
 from pellucid.watching.watch import Watch, watch
 
 Run = Callable[[Mapping[Sequence, int]], dict[Sequence, Tensor]]
@@ -96,6 +100,8 @@ class Engine:
         self.deterministic = self.speculates = False
         self.draft: Draft | None = None
         self.propose: Callable[[list[Sequence], Draft | None], None] = propose
+        self.ready: Callable[[int], bool] = lambda rows: False  # True if a burst of steps of this number of rows may run
+        self.interrupt = np.zeros(1, np.int64)  # 1 from a call of another thread until a step receives it: ends a burst
         self.module = nn.Module()  # what `watch` watches; a simulation has none
         self.made_for: tuple[object, object] | None = None  # the dtype and device of its module's weights when its pages were made
 
@@ -124,8 +130,9 @@ class Engine:
         size = size or page_size(module)
         pages = pages_for(module, -(-tokens // size), limits, size, keep_all)
         memory = Memory(module, pages, prefix_cache, keep_all)
+        forward = Forward(module, pages, keep_all, deterministic)
         engine = Engine(
-            Forward(module, pages, keep_all, deterministic),
+            forward,
             memory,
             limits,
             pages.longest,
@@ -133,6 +140,7 @@ class Engine:
             lambda s: first_nonfinite(module, s.tokens, s.request.source),
         )
         engine.module, engine.deterministic, engine.made_for = module, deterministic, dtype_and_device(module)
+        engine.ready, forward.plans.interrupt = forward.plans.ready, engine.interrupt
         engine.speculates = not keep_all and not restart_lengths(module) and not stateful(module)  # a state cannot go back
         if draft is not None and engine.speculates:
             engine.draft = memory.draft = Draft(draft, module.config.vocab, -(-tokens // size), size, limits, prefix_cache)
@@ -164,6 +172,7 @@ class Engine:
                 raise UseError("engine.waiting", most=self.limits.waiting)
             number, self.count = self.count, self.count + 1
             self.arrived.append(Sequence(number, 0, request, list(request.prompt), siblings=request.n - 1))
+            self.interrupt[0] = 1
         return number
 
     def cancel(self, number: int, index: int | None = None) -> None:
@@ -171,11 +180,13 @@ class Engine:
         with self.lock:
             if number < self.count:
                 self.cancelled.add((number, index))
+                self.interrupt[0] = 1
 
     def close(self) -> None:
         """End all requests with the next step, and refuse new ones."""
         with self.lock:
             self.closed = True
+            self.interrupt[0] = 1
 
     @contextmanager
     def watch(self, number: int, index: int = 0, **how: Any) -> Iterator[Watch]:
@@ -216,11 +227,24 @@ class Engine:
             self.propose(self.queue.running, self.draft)
         chunks = schedule(self.queue, self.storage, self.limits)
         if chunks:
+            self.allow_burst(chunks)
             logits = self.run(chunks)
             for s, rows in chunks.items():
                 s.edited |= edits(s.key)  # then its rows serve no other request
                 self.process_logits(s, rows, logits[s])
         self.unfinished = False
+
+    def allow_burst(self, chunks: Mapping[Sequence, int]) -> None:
+        """Set the steps that the sequences may take at once, and take their pages: one unless all that run decode and nobody watches."""
+        steps = self.limits.burst
+        if here.watches or len(chunks) < len(self.queue.running) or not self.ready(len(chunks)):
+            steps = 1
+        for s in chunks:
+            steps = min(steps, steps_alone(s, self.speculates)) if steps > 1 else 1
+        for s in chunks:
+            steps = self.storage.ahead(s, steps, not self.queue.waiting) if steps > 1 else 1
+        for s in chunks:
+            s.steps = steps
 
     def receive(self) -> None:
         """Apply the calls of other threads since the last step: submitted sequences join the queue, cancelled ones end."""
@@ -229,6 +253,7 @@ class Engine:
         self.unfinished = True
         with self.lock:
             cancelled, closed = set(self.cancelled), self.closed
+            self.interrupt[0] = 0
             self.queue.waiting = deque(sorted((*self.queue.waiting, *self.arrived), key=lambda s: s.request.priority))
             self.arrived = []
         queued = (*self.queue.running, *self.queue.waiting)
@@ -278,6 +303,7 @@ class Engine:
             if (count := s.request.logprobs) is not None:
                 s.tops += [likeliest(row, count) for row in of[: len(following)]]
         s.stored += rows - len(s.proposed)
+        self.emit_drawn(s)
         if not s.written:  # after each chunk: a layer with a window gives back pages that it no longer sees
             self.storage.keep(s)
         if s.pending:
@@ -286,6 +312,15 @@ class Engine:
             return self.sample_proposed(s, logits)
         for each in (s, *self.fork_siblings(s)):
             self.sample(each, logits[-1])
+
+    def emit_drawn(self, s: Sequence) -> None:
+        """Emit the tokens that a burst has chosen before its last step."""
+        drawn, s.drawn = s.drawn, []
+        for id in drawn:
+            self.emit(s, Output(s.number, s.index, Token(id)))
+        s.stored += len(drawn)
+        if drawn and s.pace is not None:
+            s.pace.pause = max(0, s.pace.pause - len(drawn))
 
     def sample_proposed(self, s: Sequence, logits: Tensor) -> None:
         """Sample after the newest token of a sequence, and after each proposal while it is the token sampled before it."""

@@ -98,7 +98,10 @@ class EngineThread:
             self.began.setdefault(number, now)
         self.observe(sum(chunks.values()))
         self.watches.begin(chunks)
-        return self.forward(chunks)
+        logits = self.forward(chunks)
+        for _ in range(max((len(s.drawn) for s in chunks), default=0)):
+            self.observe(len(chunks))
+        return logits
 
     def propose(self, running: list[Sequence], draft: Draft | None) -> None:
         """Set the proposals of the next step. If a draft fails, its texts go on without any, since they need none."""

@@ -1,9 +1,9 @@
 """The forward of a step: the rows of all sequences end to end, each against its own pages.
 
-If every sequence decodes, the step is a replayed plan, if the model has one (see plans.py).
+If every sequence decodes, the step is a replayed plan, if the model has one (see plans.py), or several steps are one burst.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import nullcontext
 
 import torch
@@ -20,7 +20,7 @@ from pellucid.watching.watch import watch
 
 
 class Forward:
-    """A function from {sequence: number of new rows} to {sequence: logits [rows V]}.
+    """A function from {sequence: number of new rows} to {sequence: logits [rows V]}, after a burst those of its last step.
 
     A sequence gets the logits of its newest token, if that is among its rows, and of the proposals behind it; a scored one those of all
     its rows.
@@ -41,8 +41,12 @@ class Forward:
     def rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
         """Compute the logits, by a plan if every sequence decodes, otherwise by the model's forward."""
         if not self.all_logits and all(s.pending == 1 and s.written and self.has_memory(s) for s in chunks):
-            logits = self.plans.step({s.key: s.tokens[-1] for s in chunks}, {s.key: s.proposed for s in chunks if s.proposed})
+            feed: dict[Hashable, int] = {s.key: s.tokens[-1] for s in chunks}
+            proposed: dict[Hashable, list[int]] = {s.key: s.proposed for s in chunks if s.proposed}
+            logits = self.plans.step(feed, proposed, texts=list(chunks), steps=min(s.steps for s in chunks))
             best, start = self.plans.best.tolist(), 0
+            for s, drawn in zip(chunks, self.plans.drawn, strict=False):
+                s.drawn = drawn
             for s, rows in chunks.items():
                 s.best, start = best[start : start + rows], start + rows
             return dict(zip(chunks, logits.split(list(chunks.values())), strict=True))

@@ -8,8 +8,9 @@ A plan works as a CUDA graph does: recorded once for a number of rows n, it read
     tables    [n pages]                     each row's table of pages, copied in before each step; rows of one request have the same
     memories  [n parts 3]                   the address of each cross-attention's memory of a request
 
-A plan is a recording of the forward, so both give the same bits, to a watch too (see replay_trace.py). The forward itself runs if an op
-has no kernel, the step is hooked or edited, the kernels do not take the number of rows, or there are none.
+A plan is a recording of the forward, so both give the same bits, to a watch too (see replay_trace.py). Several steps may run as one burst
+(see bursts.py). The forward itself runs if an op has no kernel, the step is hooked or edited, the kernels do not take the number of rows,
+or there are none.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, ValuesView
@@ -18,12 +19,15 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pellucid.batch.kv_cache import KVCache, PageAllocator, PagedCache, PagedRows, ScatteredRows, Span, Stored
 from pellucid.batch.states import MatrixState, States, stateful
 from pellucid.batch.step import Step
+from pellucid.engine import requests
+from pellucid.engine.bursts import Burst
 from pellucid.engine.replay_trace import TapRecorder
 from pellucid.nn.attention import CrossAttention
 from pellucid.nn.transformer import Decoder, EncoderDecoder
@@ -82,7 +86,7 @@ class StepBuffers:
 
     recorder: the taps of the plan, if a watch was open when it was recorded.
     step: the step that was recorded.
-    refused: the reason why the model's step cannot be a plan, None if there is none.
+    refused: the reason why the model's step cannot be a plan, None if there is none.  burst: of the plan, for the texts that ran last.
     """
 
     def __init__(self, n: int, pages: PagedCache, cross_attention: int) -> None:
@@ -93,17 +97,18 @@ class StepBuffers:
         self.plan: native.Plan | None = None
         self.recorder: TapRecorder | None = None
         self.step: DecodeStep | None = None
+        self.burst: Burst | None = None
         self.refused: str | None = None
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
-    def set(self, tokens: list[int], spans: Sequence[Span], together: Mapping[object, int]) -> None:
-        """Fill the buffers with a token for each span, of one row. Each table is filled as far as the longest request needs."""
+    def set(self, tokens: list[int], spans: Sequence[Span], together: Mapping[object, int], steps: int = 1) -> None:
+        """Fill the buffers with a token for each span, of one row. Each table is filled as far as the longest request needs in `steps`."""
         positions = [s.before for s in spans]
         self.tokens.numpy()[0] = tokens  # numpy writes a few numbers in a sixth of torch's time
         self.positions.numpy()[0] = positions
         self.lengths.numpy()[0] = [max(together.get(s.request, 0), s.end) for s in spans]
         for allocator, tables in self.tables.items():
-            filled, rows = max(positions) // allocator.size + 1, tables.numpy()
+            filled, rows = (max(positions) + steps - 1) // allocator.size + 1, tables.numpy()
             for i, s in enumerate(spans):
                 rows[i, :filled] = allocator.tables[s.request].numpy()[:filled]
 
@@ -112,14 +117,15 @@ class Plans:
     """A model's decode steps over one set of pages, with a plan for each number of rows.
 
     planned: False never records.
-    best: LongTensor [n], the likeliest token after each row of the last step.
+    best: LongTensor [n], the likeliest token after each row of the last step.  drawn: of each row the tokens that a burst chose before it.
+    interrupt: another thread writes 1 to end a burst.
     """
 
     def __init__(self, model: Decoder | EncoderDecoder, pages: PagedCache, planned: bool = True) -> None:
         self.model, self.pages, self.planned = model, pages, planned
         self.device, self.stateful = next(model.parameters()).device, stateful(model)
         self.buffers: dict[int, StepBuffers] = {}
-        self.best = torch.empty(0)
+        self.best, self.drawn, self.interrupt = torch.empty(0), list[list[int]](), np.zeros(1, np.int64)
         self.dicts: list[ValuesView[Any]] = []  # of every module: its parameters, buffers and modules
         self.members: list[Any] = []  # their values at the recording; kept alive, so that no new object takes the address of an old one
         self.tensors: list[Tensor] = []
@@ -133,12 +139,16 @@ class Plans:
         feed: Mapping[Hashable, int],
         proposed: Mapping[Hashable, Sequence[int]] = NOTHING,
         ahead: Mapping[Hashable, int] = NOTHING,
+        texts: Sequence[requests.Sequence] = (),
+        steps: int = 1,
     ) -> Tensor:
         """Store one more token of each request. Returns the logits after it [n V], valid until the next step of n rows.
 
         proposed: tokens that may follow a request's. Each is computed in a row behind it, and stored, but not counted as stored.
         ahead: of a request whose own token is not to be counted either, the rows that lie behind its counted ones already.
+        texts, steps: the requests' own, with pages for `steps` more tokens each. If there is a plan, up to as many steps run as a burst.
         """
+        self.drawn = []
         pages, tokens, spans = self.pages, list[int](), list[Span]()
         before = {r: pages.length.get(r, 0) + ahead.get(r, 0) for r in feed}
         for request, token in feed.items():
@@ -150,14 +160,31 @@ class Plans:
             logits, self.best = self.batch(tokens, (*spans,))
         else:
             buffers = self.buffers_for(len(tokens))
-            buffers.set(tokens, spans, pages.angle_length)
+            buffers.set(tokens, spans, pages.angle_length, steps)
             if self.cross_attention:
                 torch.stack([self.memory_addresses(s.request) for s in spans], out=buffers.memories)
-            run = self.planned_step if self.plannable(buffers) else self.plain_step
-            logits, self.best = run(buffers, (*spans,))
+            if not self.plannable(buffers):
+                logits, self.best = self.plain_step(buffers, (*spans,))
+            elif steps > 1 and buffers.plan is not None and not here.watches:
+                logits, self.best = self.burst(buffers, texts, steps)
+            else:
+                logits, self.best = self.planned_step(buffers, (*spans,))
+        more = len(self.drawn[0]) if self.drawn else 0
         for request in (r for r in feed if r not in ahead):
-            pages.advance(request, before[request] + 1)
+            pages.advance(request, before[request] + 1 + more)
         return logits
+
+    def ready(self, n: int) -> bool:
+        """True if there is a plan for n rows."""
+        return self.planned and n in self.buffers and self.buffers[n].plan is not None and native.available()
+
+    def burst(self, buffers: StepBuffers, texts: Sequence[requests.Sequence], steps: int) -> tuple[Tensor, Tensor]:
+        """Run up to `steps` steps of a plan. Sets `drawn`, and returns the last step's logits and likeliest tokens."""
+        if buffers.burst is None or not buffers.burst.serves(texts):
+            buffers.burst = Burst(buffers, texts, self.interrupt)
+        assert buffers.plan is not None
+        self.drawn = buffers.burst.run(buffers.plan, texts, steps)
+        return buffers.logits, buffers.best
 
     def plannable(self, buffers: StepBuffers) -> bool:
         """True if a plan may replace the step: no module has a hook, and every open watch can be served from a replay."""
@@ -249,7 +276,7 @@ class Plans:
         except native.Unplannable as error:
             buffers.refused = str(error)
         else:
-            buffers.plan, buffers.recorder, buffers.step = recording.plan(), recorders[0] if recorders else None, step
+            buffers.plan, buffers.recorder, buffers.step, buffers.burst = recording.plan(), recorders[0] if recorders else None, step, None
 
     def batch(self, row: list[int], spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
         """Run the forward of a batch of any size, on any device; no plan is recorded. Returns what `forward` does."""

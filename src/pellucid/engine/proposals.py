@@ -50,6 +50,11 @@ class ProposalPace:
             return 0
         return min(most, self.most)
 
+    @property
+    def idle(self) -> int:
+        """Return the number of steps after the next that may come without proposals, so that a burst may take them at once."""
+        return self.pause
+
     def learn(self, proposed: int, accepted: int) -> None:
         """Note how many of the last proposals were accepted."""
         if accepted == proposed:
@@ -80,10 +85,16 @@ class PromptLookup(ProposalPace):
     """Proposals for one text from its own tokens: what followed its last few ones the last time that they stood there.
 
     ends: of each few tokens, the places behind their last occurrence but one, 0 if there is none, and behind their last.
+    missed: look-ups in a row that found none.
     """
 
     ends: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)
     read: int = 0  # tokens that are in `ends`
+    missed: int = 0
+
+    @property
+    def idle(self) -> int:
+        return max(self.pause, min(self.missed, MOST))
 
     def propose(self, tokens: Sequence[int], most: int = MOST) -> list[int]:
         """Return at most `most` tokens that may follow these."""
@@ -98,7 +109,9 @@ class PromptLookup(ProposalPace):
         for size in SIZES:
             before, _ = self.ends.get(tuple(tokens[len(tokens) - size :]), (0, 0)) if size <= len(tokens) else (0, 0)
             if before:
+                self.missed = 0
                 return list(tokens[before : before + most])
+        self.missed += 1
         return []
 
 

@@ -42,6 +42,7 @@ class Request:
     scored: return the log-probabilities of the prompt.  source: an encoder's tokens.
     least: new tokens before a stop may come.  priority: a waiting request with a smaller one begins earlier.
     watched: a watch of its text, which EngineThread opens. Its prompt runs in one step, and reads no stored rows.
+    stepwise: no bursts, since its reader may end it after any token.
     speculate: propose tokens, from the text itself or by the engine's draft, so that a step may give it several; the text stays the same.
     """
 
@@ -58,6 +59,7 @@ class Request:
     constraint: TokenConstraint | None = None
     watched: "WatchedText | None" = None
     speculate: bool = False
+    stepwise: bool = False
 
     @property
     def budget(self) -> int:
@@ -114,6 +116,8 @@ class Sequence:
     best: list[int] = field(default_factory=list)  # the likeliest token after each row of the last step, if a plan has computed them
     proposed: list[int] = field(default_factory=list)  # tokens that the next step computes behind the newest
     pace: ProposalPace | None = None  # of its proposals
+    steps: int = 1  # the most that the next run may take as a burst
+    drawn: list[int] = field(default_factory=list)  # tokens that the last run has chosen before its last step
 
     @cached_property
     def key(self) -> int | str:
@@ -132,7 +136,7 @@ class Sequence:
 
     def restart(self) -> None:
         """Forget what was computed, so that all rows run again."""
-        self.stored, self.scores, self.tops, self.best, self.proposed = 0, [], [], [], []
+        self.stored, self.scores, self.tops, self.best, self.proposed, self.drawn, self.steps = 0, [], [], [], [], [], 1
 
 
 def name(number: int, index: int) -> int | str:

@@ -16,7 +16,7 @@ from pellucid.engine.requests import Sequence
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """The limits of a step. rows: in one step.  running: sequences at once.  waiting: requests in the queue.
+    """The limits of a step. rows: in one step.  running: sequences at once.  waiting: requests in the queue.  burst: steps at once.
 
     whole_prompts: True if a prompt runs in one step, and no two share one.
     """
@@ -25,6 +25,7 @@ class SchedulerLimits:
     running: int = 64
     waiting: int = 1024
     whole_prompts: bool = False
+    burst: int = 8
 
 
 class Storage(Protocol):
@@ -38,6 +39,9 @@ class Storage(Protocol):
 
     def reserve(self, key: Hashable, tokens: int) -> None:
         """Take the pages for `tokens`."""
+
+    def ahead(self, sequence: Sequence, steps: int, grow: bool) -> int:
+        """Return how many of these steps a decoding sequence may take at once. Takes free pages for them if `grow`."""
 
     def accept(self, key: Hashable, tokens: int) -> None:
         """Count the sequence's first `tokens` rows as stored, up to an accepted proposal."""

@@ -19,7 +19,7 @@ from pellucid.ops.native.attention import (
     softplus,
     store,
 )
-from pellucid.ops.native.drawing import Draw, cooled, fits_row, indices_between
+from pellucid.ops.native.drawing import Draw, cooled, draw_list, fits_row, indices_between
 from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
 from pellucid.ops.native.quantised import (
@@ -101,6 +101,7 @@ __all__ = [
     "correct",
     "cross_attend",
     "decay",
+    "draw_list",
     "embedding",
     "embedding_blocks",
     "experts",

@@ -3,11 +3,14 @@
 Sums have a relative error below 1e-12, so a choice with a larger margin is the same in any arithmetic; without it there is none.
 """
 
+from collections.abc import Sequence
 from math import inf
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pellucid.ops.native import library
 from pellucid.ops.native.library import HALF, call
 from pellucid.ops.native.twins import fits
 from pellucid.ops.precision import wide
@@ -60,6 +63,18 @@ class Draw:
         """Draw now."""
         call("runs", self.half, self.reads, self.writes, **self.runs)
         call("draw", 0, self.reads, self.writes, **self.draw)
+
+
+def draw_list(draws: Sequence[Draw]) -> np.ndarray:
+    """Return the calls of several draws as one list of words, two calls each: first `runs` of all rows, then the draws."""
+    assert library.lib is not None
+    ops = library.lib.ops
+    words = [np.frombuffer(ops["runs"].line(d.half, d.runs), np.int64) for d in draws]
+    for d in draws:
+        own = np.frombuffer(ops["draw"].line(0, d.draw), np.int64).copy()
+        own[2] = len(draws)  # it waits for these calls: see walk.h
+        words.append(own)
+    return np.concatenate([np.zeros(0, np.int64), *words])
 
 
 def signed(n: int) -> int:

@@ -1,4 +1,4 @@
-// The kernels of a step, and `run`, which runs a list of calls on all threads.
+// The kernels of a step; `run`, which runs a list of calls on all threads, and `burst`, which runs one several times.
 //
 // Compiled for each instruction set of make.py. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
 // has already loaded, so that a process has one pool of threads. An op's number is its index in KERNELS times two, plus one for bf16.
@@ -9,6 +9,7 @@
 #include "scan.h"
 #if !defined(__wasm__)
 #include "block_experts.h"
+#include "burst.h"
 #include "many.h"
 #include "sample.h"
 #endif
@@ -40,11 +41,11 @@ static const Op ops[] = {KERNELS};
 #define KERNEL(name, plain, half) #name,
 static const char* const names[] = {KERNELS};
 
-// Describe the kernels, a line each: name, letters of the fields, names of the fields.
+// Describe the kernels, a line each, and at the end a burst's words: name, letters of the fields, names of the fields.
 static std::string described() {
   std::string lines;
   for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) lines += std::string(names[i]) + " " + ops[2 * i].letters + " " + ops[2 * i].field_names + "\n";
-  return lines;
+  return lines + "burst " + letters(Burst{}.fields()) + " " + Burst::field_names + "\n";
 }
 
 #define EXPORT __attribute__((visibility("default")))
@@ -61,4 +62,5 @@ EXPORT const char* kernels() {
 // Return the number of words that `pack` writes for `rows` rows of k, in float or, if half, bf16.
 EXPORT i64 packed(i64 rows, i64 k, i64 half) { return half ? packed_words<u16>(rows, k) : packed_words<float>(rows, k); }
 EXPORT void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
+EXPORT i64 burst(const i64* words, i64 count, i64 threads, const i64* b) { return run_burst(words, count, (int)threads, ops, *(const Burst*)(b + 3)); }
 }

@@ -79,11 +79,13 @@ class Library:
         if lib.digest().decode() != digest():  # first: a library of other sources may lack every other symbol
             raise OSError(str(path))
         lib.kernels.restype = ctypes.c_char_p
-        self.path, self.run, self.packed = path, lib.run, lib.packed
+        self.path, self.run, self.burst, self.packed = path, lib.run, lib.burst, lib.packed
         self.tiles = path.stem == "kernels_amx_bf16"  # bf16 is multiplied in tiles, any number of rows faster than by torch
         self.ops = described(lib.kernels().decode())
+        self.burst_words = self.ops.pop("burst")
         self.packed.argtypes, self.packed.restype = (ctypes.c_int64,) * 3, ctypes.c_int64
         self.run.argtypes, self.run.restype = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), None
+        self.burst.argtypes, self.burst.restype = (*self.run.argtypes, ctypes.c_void_p), ctypes.c_int64
 
 
 def described(lines: str) -> dict[str, Op]:

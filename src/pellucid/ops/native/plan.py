@@ -85,6 +85,15 @@ class Plan:
         assert library.lib is not None
         library.lib.run(self.address, len(self.calls), library.threads())
 
+    def burst(self, words: Mapping[str, float]) -> int:
+        """Run up to words["steps"] steps, each with the tokens that the one before has chosen: see burst.h, which names the words.
+
+        Returns the number of steps before the last one.
+        """
+        assert library.lib is not None
+        line = library.lib.burst_words.line(0, words)
+        return library.lib.burst(self.address, len(self.calls), library.threads(), line)  # type: ignore[no-any-return]
+
 
 class Recording:
     """An open recording: its calls so far, and the memory behind their pointers."""

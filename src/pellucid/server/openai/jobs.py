@@ -168,6 +168,7 @@ def requests_of(
             least=least or 0,
             priority=priority or 0,
             speculate=served.speculate,
+            stepwise=bool(fields.stops()),  # the reader of the text cancels it when it meets one
         )
         out.append(request if form is None else replace(request, constraint=form.copy()))
     return out

@@ -1,0 +1,401 @@
+"""A burst of steps gives the tokens and the logits of single steps, bit for bit, and ends where Python is needed."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from covering import COVER, config_of
+from kinds import KINDS
+from pellucid.engine import bursts
+from pellucid.engine.bursts import Burst
+from pellucid.engine.engine import Engine
+from pellucid.engine.engine_thread import EngineThread
+from pellucid.engine.memory import Memory
+from pellucid.engine.plans import StepBuffers
+from pellucid.engine.requests import Output, Request
+from pellucid.engine.scheduler import SchedulerLimits
+from pellucid.nn.transformer import EncoderDecoder
+from pellucid.ops import native
+from pellucid.ops.sampling.settings import Sampling
+from pellucid.watching.watch import watch
+from test_lengths import SCALINGS, built
+from test_plan_families import REFUSED
+from test_quant import pack
+from tiny import LLAMA, ids, swapped, tiny
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="no kernels here")
+DECODED = [(f, q) for f, q in COVER if KINDS[f].task in ("CausalLM", "Seq2SeqLM")]
+STATES = ["qwen3_next", "granitemoehybrid", "mamba2", "lfm2"]
+SETTINGS = {
+    "greedy": Sampling(), "sampled": Sampling(1.0, seed=4), "cool": Sampling(0.6, seed=-7), "top_k": Sampling(0.9, top_k=5, seed=1),
+    "top_p": Sampling(1.3, top_p=0.8, seed=2**64 - 1), "min_p": Sampling(1.0, min_p=0.1, seed=9),
+    "all": Sampling(0.8, top_k=30, top_p=0.9, min_p=0.02, seed=3),
+}  # fmt: skip
+FALLS_BACK = {
+    "penalties": {"sampling": Sampling(0.8, repetition=1.3, presence=0.1, frequency=0.1, seed=2)},
+    "bias": {"sampling": Sampling(bias={5: 1.0})},
+    "log-probabilities": {"logprobs": 2},
+    "a reader's stops": {"stepwise": True},
+}
+
+
+@pytest.fixture(autouse=True)
+def _at_leisure() -> Iterator[None]:
+    """Let bursts have as many steps on a busy machine as on an idle one."""
+    with torch.no_grad(), swapped(bursts, "SECONDS", 1e6):
+        yield
+
+
+@dataclass
+class Ran:
+    """What an engine gave. outputs: of each text. logits: of each text and length. steps: of each burst."""
+
+    outputs: dict[tuple[int, int], list[Output]] = field(default_factory=dict)
+    logits: dict[tuple[object, int], Tensor] = field(default_factory=dict)
+    steps: list[int] = field(default_factory=list)
+
+    def same(self, single: "Ran") -> bool:
+        """True if all tokens and ends are those of single steps, and so are the logits that Python had."""
+        shared = self.logits.keys() & single.logits.keys()
+        return self.outputs == single.outputs and bool(shared) and all(torch.equal(self.logits[key], single.logits[key]) for key in shared)
+
+
+def ran(module: Any, requests: list[Request], burst: int = 8, **how: Any) -> Ran:
+    """Run requests through an engine of their own with pages of `size` rows."""
+    limits = SchedulerLimits(how.pop("rows", 64), how.pop("running", 8), burst=burst)
+    engine, out = Engine.of(module, how.pop("tokens", 800), limits, how.pop("size", 4), **how), Ran()
+    forward = engine.run
+
+    def run(chunks: Any) -> Any:
+        logits = forward(chunks)
+        for s in chunks:
+            if len(logits[s]):
+                out.logits[s.key, len(s.tokens) + len(s.drawn)] = logits[s][0].clone()
+        return logits
+
+    engine.run = run
+    with counted(out.steps):
+        for request in requests:
+            engine.submit(request)
+        for o in engine.outputs():
+            out.outputs.setdefault((o.request, o.index), []).append(replace(o, same_step=False, proposed=0, cached=0))
+    storage: Any = engine.storage
+    assert storage.pages.sound({w: list(g.cached) for w, g in storage.pages.allocators.items()}) and not storage.pages.holders()
+    return out
+
+
+@contextmanager
+def counted(steps: list[int]) -> Iterator[None]:
+    """Append the number of steps of each burst."""
+    honest = native.Plan.burst
+
+    def burst(self: native.Plan, words: Any) -> int:
+        more = honest(self, words)
+        steps.append(1 + more)
+        return more
+
+    with swapped(native.Plan, "burst", burst):
+        yield
+
+
+def asked(module: Any, settings: list[Sampling], new: int = 21) -> list[Request]:
+    """Return requests of several lengths and settings; one has two texts, one stops at some tokens, one must not at first."""
+    vocab, has_source = min(90, module.config.vocab), isinstance(module, EncoderDecoder)
+    some = frozenset(range(0, vocab, 11))
+    given: list[dict[str, Any]] = [{"n": 2}, {"stops": some}, {"new": new - 8}, {"stops": some, "least": 9}]
+    out = []
+    for i, more in enumerate(given):
+        prompt = tuple(torch.randint(vocab, (3 + 4 * i,), generator=torch.Generator().manual_seed(i)).tolist())
+        request = Request(prompt, new, settings[i % len(settings)], source=prompt[::-1] if has_source else None)
+        out.append(replace(request, **more))
+    return out
+
+
+def holds(module: Any, requests: list[Request], **how: Any) -> tuple[bool, Ran]:
+    burst, single = ran(module, requests, **how), ran(module, requests, 1, **how)
+    assert not single.steps
+    return burst.same(single), burst
+
+
+MIXED = [SETTINGS["greedy"], SETTINGS["all"], SETTINGS["sampled"], SETTINGS["top_p"]]
+
+
+@pytest.mark.parametrize(("family", "quirk"), [*DECODED, *((f, "plain") for f in STATES if (f, "plain") not in DECODED)])
+@pytest.mark.quick(2)
+def test_a_burst_is_its_single_steps(family: str, quirk: str) -> None:
+    """In every family that has a plan: four requests of five texts, over borders of pages."""
+    if quirk not in KINDS[family].quirks:
+        quirk = next(iter(KINDS[family].quirks))
+    module = tiny(config_of(family, quirk), torch.float32, std=0.2)
+    same, burst = holds(module, asked(module, MIXED))
+    assert same
+    planned = REFUSED.get((family, quirk), REFUSED.get(family)) is None
+    assert (max(burst.steps, default=0) > 2) == planned
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings(name: str, dtype: torch.dtype) -> None:
+    """Each way to choose, with several texts and with one; the wider vocabulary has more than one run of numbers."""
+    module = tiny(replace(LLAMA, vocab=1100), dtype, std=0.2)
+    requests = asked(module, [SETTINGS[name]])
+    for texts, most in ((requests, 7), (requests[2:3], 8)):  # of the former some end, and one takes single steps at first
+        same, burst = holds(module, texts, size=16)
+        assert same and max(burst.steps) == most
+
+
+@pytest.mark.parametrize("name", FALLS_BACK)
+def test_what_needs_python_takes_single_steps(name: str) -> None:
+    module = tiny("llama", torch.float32)
+    requests = [replace(r, **FALLS_BACK[name]) for r in asked(module, [Sampling()])]
+    same, burst = holds(module, requests)
+    assert same and not burst.steps
+    same, burst = holds(module, [requests[0], *asked(module, MIXED)[1:]])  # one such text holds the others while it runs
+    assert same
+
+
+@pytest.mark.parametrize("packed", ["int8", "int4"])
+def test_weights_in_blocks(packed: str) -> None:
+    module = pack(tiny(replace(LLAMA, width=64), torch.float32), packed)
+    same, burst = holds(module, asked(module, MIXED))
+    assert same and max(burst.steps) > 2
+
+
+def test_few_pages_and_preemption() -> None:
+    """Texts are preempted and begun again; no text is preempted for pages that a burst takes ahead."""
+    for family in ("llama", "gpt_oss"):
+        module = tiny(family, torch.float32)
+        requests = asked(module, MIXED, 30)
+        for tokens, size in ((64, 4), (80, 16), (60, 1)):
+            same, burst = holds(module, requests, tokens=tokens, size=size, rows=16)
+            assert same and (size == 1 or burst.steps)
+
+
+@pytest.mark.parametrize("how", ["itself", "draft"])
+def test_with_proposals(how: str) -> None:
+    """Texts that ask for proposals take bursts while they wait with them."""
+    module, draft = tiny("llama", torch.float32), tiny("llama", torch.float32, seed=5) if how == "draft" else None
+    requests = [replace(r, speculate=True, new=60) for r in asked(module, MIXED)]
+    same, burst = holds(module, requests, draft=draft)
+    assert same and burst.steps
+    assert replaced(burst) == replaced(ran(module, [replace(r, speculate=False) for r in requests]))
+
+
+def replaced(made: Ran) -> list[list[Any]]:
+    return [[o.token and o.token.id for o in text] for _, text in sorted(made.outputs.items())]
+
+
+def test_deterministic() -> None:
+    """A text has the same logits alone, in any company, in bursts and in single steps."""
+    module = tiny("llama", torch.float32)
+    requests = asked(module, MIXED)
+    same, burst = holds(module, requests, deterministic=True)
+    assert same
+    for number, request in enumerate(requests):
+        alone = ran(module, [request], deterministic=True)
+        assert [replace(o, request=number) for o in alone.outputs[0, 0]] == burst.outputs[number, 0]
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_lengths_that_change_angles(scaling: str) -> None:
+    """A text that outgrows a length is computed again between two bursts; new rows have the angles of the longer text."""
+    module = built(scaling).float()
+    same, burst = holds(module, [Request(tuple(ids(n, seed=n).tolist()), 20) for n in (5, 12, 10)], size=16)
+    assert same and max(burst.steps) > 2
+
+
+def test_a_stop_ends_its_text_where_it_stands() -> None:
+    """Of every place in a burst; other texts go on."""
+    module = tiny("llama", torch.float32)
+    prompt = tuple(ids(5).tolist())
+    text = [o.token.id for o in ran(module, [Request(prompt, 24)]).outputs[0, 0] if o.token]
+    for at in range(1, 20):
+        if text[at] in text[:at]:
+            continue
+        same, _ = holds(module, [Request(prompt, 24, stops=frozenset({text[at]})), Request(prompt[1:], 30)], size=16)
+        assert same
+
+
+def test_a_row_without_numbers_ends_in_python() -> None:
+    """Weights that spoil a later position: the error is that of single steps, and comes at the same token."""
+    module = tiny("gpt2", torch.float32)
+    module.positions.weight.data[13] = float("nan")
+    outputs = []
+    for burst in (8, 1):
+        engine = Engine.of(module, 64, SchedulerLimits(burst=burst), 16)
+        engine.submit(Request((5, 6, 7), 30))
+        outputs.append([(o.token and o.token.id, o.ended, str(o.error)) for o in engine.outputs()])
+    assert outputs[0] == outputs[1] and outputs[0][-1][1] == "error" and len(outputs[0]) == 12
+
+
+# Calls of other threads, and time.
+
+
+def steps_before_answer(call: Any, spoil: Any = None) -> int:
+    """Return the steps that run after another thread's call, made while a burst's first step runs."""
+    module, steps = tiny("llama", torch.float32), list[int]()
+    engine = Engine.of(module, 400, SchedulerLimits(), 64)
+    with nullcontext() if spoil is None else spoil, counted(steps):
+        engine.submit(Request((1, 2, 3), 60))
+        for _ in range(3):
+            engine.step()
+        forward = engine.run
+
+        def run(chunks: Any) -> Any:
+            thread = threading.Thread(target=call, args=(engine,))
+            thread.start()
+            thread.join()
+            return forward(chunks)
+
+        engine.run, steps[:] = run, []
+        engine.step()
+        engine.run = forward
+        list(engine.outputs())
+    return steps[0]
+
+
+CALLS = {
+    "submit": lambda engine: engine.submit(Request((4, 5), 2)),
+    "cancel": lambda engine: engine.cancel(0),
+    "close": lambda engine: engine.close(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_ends_a_burst(call: str) -> None:
+    assert steps_before_answer(CALLS[call]) == 1 and steps_before_answer(lambda engine: None) == 8
+
+
+def test_time_ends_a_burst() -> None:
+    with swapped(bursts, "SECONDS", 0.0):
+        assert steps_before_answer(lambda engine: None) == 1
+
+
+def test_a_watch_sees_every_step() -> None:
+    """A watch, opened between two bursts, sees each step; and without it bursts go on."""
+    module, steps = tiny("llama", torch.float32), list[int]()
+    engine = Engine.of(module, 400, SchedulerLimits(), 64)
+    with counted(steps):
+        engine.submit(Request((1, 2, 3), 40))
+        outputs = [engine.step() for _ in range(3)]
+        before = len(steps)
+        with watch(module, only="layers.0.out") as seen:
+            outputs += [engine.step() for _ in range(5)]
+        assert len(steps) == before > 0 and len(seen) == 5 and [len(o) for o in outputs[3:]] == [1] * 5
+        list(engine.outputs())
+    assert len(steps) > before
+
+
+def test_a_weight_that_is_replaced_is_seen_by_the_next_burst() -> None:
+    def text(burst: int, at: int) -> tuple[int, list[int]]:
+        """Return a text whose head is replaced when it has `at` tokens, or a few more, and their number."""
+        module = tiny("llama", torch.float32)
+        engine, out = Engine.of(module, 400, SchedulerLimits(burst=burst), 64, prefix_cache=False), list[Output]()
+        engine.submit(Request((1, 2, 3), 40))
+        while len(out) < at:
+            out += engine.step()
+        before = len(out)
+        module.head.weight = torch.nn.Parameter(module.head.weight.flip(0).contiguous(), requires_grad=False)
+        return before, [o.token.id for o in (*out, *engine.outputs()) if o.token]
+
+    at, burst = text(8, 12)
+    assert text(1, at) == (at, burst) and at > 12
+
+
+def test_a_thread_delivers_every_token() -> None:
+    """Texts through an engine's thread, with rows counted for each step."""
+    module = tiny("llama", torch.float32)
+    requests, rows = asked(module, MIXED), list[int]()
+    outputs, changed = list[Output](), threading.Condition()
+
+    def deliver(new: list[Output]) -> None:
+        with changed:
+            outputs.extend(new)
+            changed.notify_all()
+
+    thread = EngineThread(Engine.of(module, 800, SchedulerLimits(64, 8), 4), deliver, observe=rows.append)
+    for request in requests:
+        thread.submit(request)
+    with changed:
+        assert changed.wait_for(lambda: sum(o.ended is not None for o in outputs) == 5, 60)
+    assert thread.close()
+    single = ran(module, requests, 1)
+    for key, text in single.outputs.items():
+        assert [replace(o, cached=0) for o in outputs if (o.request, o.index) == key] == text
+    assert sum(rows) == sum(len(r.prompt) for r in requests) + sum(len(text) for text in single.outputs.values()) - 5
+
+
+# Mutants.
+
+INIT, SET, RUN, AHEAD, BURST = Burst.__init__, StepBuffers.set, Burst.run, Memory.ahead, native.Plan.burst
+
+
+def words(**changed: Any) -> Any:
+    """Call a burst with other words."""
+    return native.Plan, "burst", lambda self, given: BURST(self, given | {name: value(given[name]) for name, value in changed.items()})
+
+
+def zeros(name: str) -> Any:
+    """Call a burst with zeros in place of one of its lists."""
+    own = np.zeros(64, np.int64)
+    return words(**{name: lambda address: own.ctypes.data})
+
+
+def unwritten(self: Burst, *given: Any) -> Any:
+    """Draw by the numbers of the text's first steps."""
+    with swapped(self, "written", torch.zeros_like(self.written)):
+        return RUN(self, *given)
+
+
+def other_seed(self: Burst, buffers: Any, texts: Any, interrupt: Any) -> None:
+    """Draw by the numbers of the next text of a request."""
+    INIT(self, buffers, [replace(s, index=s.index + 1) for s in texts], interrupt)
+
+
+def forgetful(self: Memory, *given: Any) -> int:
+    """Let a burst outgrow a length."""
+    with swapped(self, "restart_lengths", []):
+        return AHEAD(self, *given)
+
+
+MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "no page ahead in the tables": (StepBuffers, "set", lambda self, tokens, spans, together, steps=1: SET(self, tokens, spans, together)),
+    "no page of its own": (Memory, "ahead", lambda self, s, steps, grow: steps),
+    "no stops": zeros("ends"),
+    "all greedy": zeros("sampled"),
+    "another text's numbers": (Burst, "__init__", other_seed),
+    "a text's first numbers": (Burst, "run", unwritten),
+    "an ended text's settings": (Burst, "serves", lambda self, texts: len(texts) == len(self.texts)),
+}
+LENGTH_MUTANTS = {"longrope": (Memory, "ahead", forgetful), "dynamic": zeros("lengths")}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutants_are_seen(mutant: str) -> None:
+    module, requests = tiny("llama", torch.float32), asked(tiny("llama", torch.float32), MIXED)
+    singles = [ran(module, requests, 1, running=running) for running in (8, 2)]
+    with swapped(*MUTANTS[mutant]):
+        try:
+            same = all(ran(module, requests, running=running).same(single) for running, single in zip((8, 2), singles, strict=True))
+        except (AssertionError, IndexError, ValueError):
+            same = False
+    assert not same
+
+
+@pytest.mark.parametrize("scaling", LENGTH_MUTANTS)
+def test_mutants_of_lengths_are_seen(scaling: str) -> None:
+    module, requests = built(scaling).float(), [Request(tuple(ids(n, seed=n).tolist()), 20) for n in (5, 12, 10)]
+    single = ran(module, requests, 1, size=16)
+    with swapped(*LENGTH_MUTANTS[scaling]):
+        assert not ran(module, requests, size=16).same(single)
+
+
+def test_a_deaf_burst_is_seen() -> None:
+    assert steps_before_answer(CALLS["cancel"], swapped(*zeros("interrupt"))) == 8
