@@ -1,6 +1,7 @@
 """Tokens a second of one request on the shapes of GPT-2, Qwen2.5-0.5B and Qwen3.5-0.8B, beside transformers and llama.cpp, in pairs.
 
     python benchmarks/decode.py [--shape gpt2 qwen2 qwen3_5] [--held bfloat16 float32 int8 int4] [--pairs 5] [--threads 2] [--new 128]
+    python benchmarks/decode.py --outside       # only what a token takes outside the kernels, in single steps and in bursts; a minute
 
 Random weights, the same numbers for all; 32 tokens in, greedy; then prompts of 512. The bound comes first: bytes that a token must move
 over what the memory gives, measured before and after each of our turns. Writes benchmarks/results/decode-<time>.json.
@@ -16,6 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -31,14 +33,16 @@ from pellucid.bench.peers import Turn, llama_turn, our_turn, their_turn
 from pellucid.engine.engine import Engine
 from pellucid.engine.forward import Forward
 from pellucid.engine.requests import Request
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder
 from pellucid.ops import huge_pages, native
 from pellucid.ops.blocks import Blocks
-from pellucid.ops.native.plan import Plan
+from pellucid.ops.sampling.settings import Sampling
 
 HERE = Path(__file__).parent
 PROMPT, PREFILL = 32, 512
+CHOICES = {"greedy": Sampling(), "sampled": Sampling(0.7, top_k=40, top_p=0.95, seed=1), "any token": Sampling(1.0, seed=1)}
 
 
 def bytes_per_token(model: Decoder, length: int) -> dict[str, int]:
@@ -73,13 +77,39 @@ def ratios(seen: dict[str, list[tuple[float, float]]], part: int) -> dict[str, f
     return {n: statistics.median(b[part] / a[part] for a, b in zip(seen["pellucid"], rows, strict=True)) for n, rows in others.items()}
 
 
-def outside(engine: Engine, plan: Plan, ids: list[int], new: int) -> float:
-    """Seconds of a step beside its kernels: a step, and at once its plan alone, which changes nothing when it runs again."""
-    engine.submit(Request(tuple(ids), new))
-    engine.step()
-    beside = [timed(engine.step) - timed(plan.replay) for _ in range(new - 2)]
+def outside(engine: Engine, ids: list[int], new: int) -> dict[str, dict[str, float]]:
+    """Seconds of a token beside its kernels, by the way to choose it and to run steps."""
+    ways = {"single": 1, "burst": SchedulerLimits().burst}
+    return {choice: {way: beside(engine, ids, new, s, burst) for way, burst in ways.items()} for choice, s in CHOICES.items()}
+
+
+def beside(engine: Engine, ids: list[int], new: int, sampling: Sampling, burst: int) -> float:
+    """Seconds of a token beside its plan, the median: a step or a burst, and at once its plan alone as often, which changes nothing."""
+    limits, engine.limits = engine.limits, replace(engine.limits, burst=burst)
+    engine.submit(Request(tuple(ids), new, sampling))
+    seconds = list[float]()
+    for _ in range(3):  # the prompt, and a step that records a plan if there is none yet
+        engine.step()
+    plan = cast(Forward, engine.run).plans.buffers[1].plan
+    while plan is not None and not engine.idle:
+        began = time.perf_counter()
+        tokens = len(engine.step())
+        whole = time.perf_counter() - began
+        if not engine.idle:  # the last one also gives pages back
+            seconds.append((whole - sum(timed(plan.replay) for _ in range(tokens))) / tokens)
     list(engine.outputs())
-    return statistics.median(beside)
+    engine.limits = limits
+    return statistics.median(seconds) if seconds else math.nan
+
+
+def outside_alone(shape: Any, held: WeightFormat, new: int) -> dict[str, Any]:
+    """What a token takes outside the kernels, and nothing else."""
+    model = shape.ours(shape.theirs(held.dtype), held.dtype)
+    draw = torch.Generator().manual_seed(7)
+    ids = torch.randint(0, shape.vocab, (PROMPT,), generator=draw).tolist()
+    engine = Engine.of(held.packed(model), PROMPT + new, prefix_cache=False)
+    list(our_turn(engine, ids, 4)())
+    return {"shape": shape.name, "held": held.name, "seconds_outside_kernels": outside(engine, ids, new)}
 
 
 def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, folder: Path) -> dict[str, Any]:
@@ -130,7 +160,7 @@ def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, fol
         "bound_tokens_per_second": bound,
         "share_of_bound": rate["pellucid"]["decode"] / bound,
         "bound_over_peer": {name: bound / r["decode"] for name, r in rate.items() if name != "pellucid"},
-        "seconds_outside_kernels": outside(engine, plan, ids, new) if plan else None,
+        "seconds_outside_kernels": outside(engine, ids, new),
         "calls_in_plan": len(plan.calls) if plan else 0,
         "first_tokens_alike": {name: agree(texts["pellucid"], text) for name, text in texts.items() if name != "pellucid"},
         "llama_cpp_missing": missing,
@@ -161,8 +191,14 @@ def told(case: dict[str, Any]) -> None:
         {n: round(r, 2) for n, r in x.items()} for x in (case["ratio_per_pair_median"]["decode"], case["prefill"]["ratio_per_pair_median"])
     )
     print(case["shape"], case["held"], rates, "ratios", faster, "prefill", read, case["llama_cpp_missing"] or "")
-    bound, share, beside = case["bound_tokens_per_second"], case["share_of_bound"], case["seconds_outside_kernels"]
-    print(f"  bound {bound:.1f}, share {share:.2f}, outside the kernels {math.nan if beside is None else beside * 1000:.2f} ms", flush=True)
+    print(f"  bound {case['bound_tokens_per_second']:.1f}, share {case['share_of_bound']:.2f}", flush=True)
+    told_outside(case["seconds_outside_kernels"])
+
+
+def told_outside(seconds: dict[str, dict[str, float]]) -> None:
+    """One line of what a token takes outside the kernels."""
+    ways = (f"{choice} {way} {s * 1e6:.0f}" for choice, by_way in seconds.items() for way, s in by_way.items())
+    print("  outside the kernels, microseconds a token:", ", ".join(ways), flush=True)
 
 
 def main() -> None:
@@ -172,6 +208,7 @@ def main() -> None:
     ask.add_argument("--new", type=int, default=128)
     ask.add_argument("--shape", nargs="+", default=[*SHAPES], choices=SHAPES)
     ask.add_argument("--held", nargs="+", default=[*GGUF], choices=GGUF)
+    ask.add_argument("--outside", action="store_true")
     ask.add_argument("--out", type=Path, default=HERE / "results")
     a = ask.parse_args()
     torch.set_num_threads(a.threads)
@@ -179,9 +216,14 @@ def main() -> None:
     report["machine"] = machine(a.threads)
     with tempfile.TemporaryDirectory() as folder:
         for shape, name in product(a.shape, a.held):
-            result = case(SHAPES[shape], WeightFormat(name), a.pairs, a.threads, a.new, Path(folder))
+            if a.outside:
+                result = outside_alone(SHAPES[shape], WeightFormat(name), a.new)
+                print(shape, name)
+                told_outside(result["seconds_outside_kernels"])
+            else:
+                result = case(SHAPES[shape], WeightFormat(name), a.pairs, a.threads, a.new, Path(folder))
+                told(result)
             report["cases"].append(result)
-            told(result)
     a.out.mkdir(parents=True, exist_ok=True)
     path = a.out / f"decode-{time.strftime('%Y%m%d-%H%M%S')}.json"
     path.write_text(json.dumps(report, indent=1) + "\n")
