@@ -151,8 +151,8 @@ def faulty(name: str) -> Any:
             text.guessed = s.tokens[len(text.own.tokens) :][: len(text.guessed)]
         return follow(self, s, most)
 
-    def early(self: Plans, feed: Any, proposed: Any, ahead: Any = {}) -> Any:  # noqa: B006
-        return step(self, feed, proposed, dict.fromkeys(ahead, 0))
+    def early(self: Plans, feed: Any, proposed: Any, ahead: Any = {}, **burst: Any) -> Any:  # noqa: B006
+        return step(self, feed, proposed, dict.fromkeys(ahead, 0), **burst)
 
     def late(self: Draft, own: Any, rows: int) -> None:
         count(self, own, max(own.stored, rows - 1))

@@ -49,8 +49,8 @@ def faulty(name: str) -> Any:
     """Return the mutant `name` of the engine: (owner, attribute, stand-in)."""
     step, accept = Plans.step, Memory.accept
 
-    def shifted(self: Plans, feed: Any, proposed: Any = {}) -> Any:  # noqa: B006
-        return step(self, feed, {r: [(t + 1) % tiny.V for t in tokens] for r, tokens in proposed.items()})
+    def shifted(self: Plans, feed: Any, proposed: Any, **burst: Any) -> Any:
+        return step(self, feed, {r: [(t + 1) % tiny.V for t in tokens] for r, tokens in proposed.items()}, **burst)
 
     def trusting(self: Engine, s: Any, logits: Any) -> None:
         storage: Any = self.storage

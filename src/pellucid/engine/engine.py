@@ -235,7 +235,7 @@ class Engine:
         self.unfinished = False
 
     def allow_burst(self, chunks: Mapping[Sequence, int]) -> None:
-        """Set the steps that the sequences may take at once, and take their pages: one unless all that run decode and nobody watches."""
+        """Set the steps that the sequences may take at once, and take their pages: one unless all that run decode and there is no watch."""
         steps = self.limits.burst
         if here.watches or len(chunks) < len(self.queue.running) or not self.ready(len(chunks)):
             steps = 1

@@ -84,9 +84,9 @@ class Memory:
     def ahead(self, sequence: Sequence, steps: int, grow: bool) -> int:
         length, stored, size = len(sequence.tokens), sequence.stored, self.pages.size
         steps = min([steps, *(restart - length + 1 for restart in self.restart_lengths if restart >= length)])
-        held = size - stored % size  # rows up to the end of the page that its next row is in
-        if steps <= held or not (grow and self.pages.fits(sequence.key, stored + steps)):  # no row of the cache goes for them
-            return min(steps, held)
+        left = size - stored % size  # rows up to the end of the page that its next row is in
+        if steps <= left or not (grow and self.pages.fits(sequence.key, stored + steps)):  # no row of the cache goes for them
+            return min(steps, left)
         self.pages.reserve(sequence.key, stored + steps)
         return steps
 

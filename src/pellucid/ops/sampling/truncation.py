@@ -1,7 +1,7 @@
 """Truncation of a row of logits to the k largest, the nucleus, or those near the best.
 
-Few numbers of a long vocabulary matter, so a bound below all of them selects candidates first. Where nobody watches, a kernel does all of
-it and the draw too, in sums that are faster than these; where it is not sure, these decide (ops/native/sample.h).
+Few numbers of a long vocabulary matter, so a bound below all of them selects candidates first. Without a watch, a kernel does all of it
+and draws too, in sums that are faster than these; where it is not sure, these decide (ops/native/sample.h).
 """
 
 from math import inf, log
