@@ -45,7 +45,10 @@ static const char* const names[] = {KERNELS};
 static std::string described() {
   std::string lines;
   for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) lines += std::string(names[i]) + " " + ops[2 * i].letters + " " + ops[2 * i].field_names + "\n";
-  return lines + "burst " + letters(Burst{}.fields()) + " " + Burst::field_names + "\n";
+#if !defined(__wasm__)
+  lines += "burst " + letters(Burst{}.fields()) + " " + Burst::field_names + "\n";
+#endif
+  return lines;
 }
 
 #define EXPORT __attribute__((visibility("default")))
@@ -62,5 +65,7 @@ EXPORT const char* kernels() {
 // Return the number of words that `pack` writes for `rows` rows of k, in float or, if half, bf16.
 EXPORT i64 packed(i64 rows, i64 k, i64 half) { return half ? packed_words<u16>(rows, k) : packed_words<float>(rows, k); }
 EXPORT void run(const i64* words, i64 count, i64 threads) { run_list(words, count, (int)threads, ops); }
+#if !defined(__wasm__)
 EXPORT i64 burst(const i64* words, i64 count, i64 threads, const i64* b) { return run_burst(words, count, (int)threads, ops, *(const Burst*)(b + 3)); }
+#endif
 }
