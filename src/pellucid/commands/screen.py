@@ -139,6 +139,9 @@ class Screen:
 class MutedScreen(Screen):
     """The screen of a process that runs what another one shows. It prints an error alone."""
 
+    def lines(self, lines: "Iterable[Text]") -> None:
+        pass
+
     def text(self, text: str) -> None:
         pass
 
