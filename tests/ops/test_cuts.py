@@ -143,15 +143,16 @@ def test_the_numbers_of_draws(kernels: None) -> None:
 
 
 def with_words(op: str, **changed: Any) -> Any:
-    """Call one kernel of a draw with other words."""
-    made = native.Draw.run
+    """Make the calls of a draw with other words of one kernel."""
+    honest = native.Draw.make
 
-    def run(self: native.Draw) -> None:
-        words = getattr(self, op)
-        setattr(self, op, words | {name: change(words[name]) for name, change in changed.items()})
-        made(self)
+    def make(self: native.Draw, call: Any) -> None:
+        def spoilt(name: str, *given: Any, **words: Any) -> None:
+            call(name, *given, **words | ({key: change(words[key]) for key, change in changed.items()} if name == op else {}))
 
-    return run
+        honest(self, spoilt)
+
+    return make
 
 
 MUTANTS: dict[str, Any] = {
@@ -170,7 +171,7 @@ MUTANTS: dict[str, Any] = {
 @needs_kernels
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_mutants_are_seen(mutant: str) -> None:
-    with swapped(native.Draw, "run", MUTANTS[mutant]):
+    with swapped(native.Draw, "make", MUTANTS[mutant]):
         assert wrong_draws() + edges() != ""
 
 

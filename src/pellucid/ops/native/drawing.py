@@ -3,7 +3,7 @@
 Sums have a relative error below 1e-12, so a choice with a larger margin is the same in any arithmetic; without it there is none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 import numpy as np
@@ -52,29 +52,41 @@ class Draw:
         near: float = -inf,
     ) -> None:  # fmt: skip
         n, runs = len(x), -(-len(x) // RUN)
-        y, largest, masses = torch.empty(n), torch.empty(runs), torch.empty(runs, dtype=torch.float64)
-        self.half, self.reads, self.writes = HALF[x.dtype], (x, best, written), (y, largest, masses, to)
-        made = {"y": y.data_ptr(), "largest": largest.data_ptr(), "best": best.data_ptr(), "n": n}
-        self.runs = {"x": x.data_ptr(), "by": by, **made, "masses": 0 if 0 < k < n else masses.data_ptr()}
-        own = {"written": written.data_ptr(), "to": to.data_ptr(), "state": signed(state), "margin": SURE}
-        self.draw = {**made, **own, "masses": masses.data_ptr(), "k": k, "p": p, "near": near}
+        self.x, self.best, self.written, self.to, self.state = x, best, written, to, signed(state)
+        self.by, self.k, self.p, self.near = by, k, p, near
+        self.y, self.largest, self.masses = torch.empty(n), torch.empty(runs), torch.empty(runs, dtype=torch.float64)
 
     def run(self) -> None:
         """Draw now."""
-        call("runs", self.half, self.reads, self.writes, **self.runs)
-        call("draw", 0, self.reads, self.writes, **self.draw)
+        self.make(call)
+
+    def make(self, call: Callable[..., None]) -> None:
+        """Make both calls, by a function with the arguments of `library.call`."""
+        x, y, largest, masses, best, n = self.x, self.y, self.largest, self.masses, self.best, len(self.x)
+        call(
+            "runs", HALF[x.dtype], (x, best), (y, largest, masses), x=x.data_ptr(), best=best.data_ptr(), y=y.data_ptr(),
+            largest=largest.data_ptr(), masses=0 if 0 < self.k < n else masses.data_ptr(), n=n, by=self.by,
+        )  # fmt: skip
+        call(
+            "draw", 0, (y, largest, masses, best, self.written), (self.to,), best=best.data_ptr(), y=y.data_ptr(),
+            largest=largest.data_ptr(), masses=masses.data_ptr(), written=self.written.data_ptr(), to=self.to.data_ptr(), n=n, k=self.k,
+            state=self.state, p=self.p, near=self.near, margin=SURE,
+        )  # fmt: skip
 
 
 def draw_list(draws: Sequence[Draw]) -> np.ndarray:
     """Return the calls of several draws as one list of words, two calls each: first `runs` of all rows, then the draws."""
-    assert library.lib is not None
-    ops = library.lib.ops
-    words = [np.frombuffer(ops["runs"].line(d.half, d.runs), np.int64) for d in draws]
+    lines: dict[str, list[np.ndarray]] = {"runs": [], "draw": []}
+
+    def pack(name: str, half: int, reads: object, writes: object, /, **words: float) -> None:
+        assert library.lib is not None
+        lines[name].append(np.frombuffer(bytearray(library.lib.ops[name].line(half, words)), np.int64))
+
     for d in draws:
-        own = np.frombuffer(ops["draw"].line(0, d.draw), np.int64).copy()
-        own[2] = len(draws)  # it waits for these calls: see walk.h
-        words.append(own)
-    return np.concatenate([np.zeros(0, np.int64), *words])
+        d.make(pack)
+    for line in lines["draw"]:
+        line[2] = len(draws)  # it waits for these calls: see walk.h
+    return np.concatenate([np.zeros(0, np.int64), *lines["runs"], *lines["draw"]])
 
 
 def signed(n: int) -> int:
