@@ -27,6 +27,8 @@ def test_both_answers_and_the_first_difference(capsys: pytest.CaptureFixture[str
     out = run(capsys, SPECIMEN, PROMPT, "--change", "layers.0.ffn = 0")
     answers, _, rest = out.partition("KL(")
     assert "·Paris" in answers and "layers.0.ffn = 0" in answers and "layers.0.ffn[0, 0, 124]" in rest
+    rest, _, depth = rest.partition("By depth")
+    assert [line.split()[0] for line in depth.splitlines() if line.startswith(" layers.")] == [f"layers.{i}.out" for i in range(4)]
     lines = [line.split() for line in rest.splitlines() if line.startswith(" layers.")]
     assert [words[0] for words in lines] == [f"layers.{i}.out" for i in range(4)]
     every = run(capsys, SPECIMEN, PROMPT, "--change", "layers.0.ffn = 0", "--all")
@@ -46,6 +48,25 @@ def test_the_document_is_the_comparison(capsys: pytest.CaptureFixture[str]) -> N
     assert document["answers"][0]["divergence"] == both.answers[0].divergence
     assert document["runs"][1]["changes"] == changes
     assert refused(document | {"first": 3}, "try")
+
+
+def test_measures_by_depth(capsys: pytest.CaptureFixture[str]) -> None:
+    """Length, likeness and gradient of both runs are those of hand-made ones; a change reaches them from its block on."""
+    document = json.loads(run(capsys, SPECIMEN, PROMPT, "--change", "layers.1.ffn *= 0.5", "--json", "--dtype", "float64"))
+    model = pellucid.load(SPECIMEN, dtype="float64")
+    ids = torch.tensor([model.tokenizer.encode(PROMPT)])
+    paris = model.tokenizer.encode(" Paris")[0]
+    for side, edit in enumerate(([], [pellucid.times("layers.1.ffn", 0.5)])):
+        with pellucid.watch(model, only="layers.*.out", grad=True, edit=edit) as seen:
+            (-model(ids)[0, -1].log_softmax(-1)[paris]).backward()
+        for i in range(4):
+            own, x = document["depth"][i + 1], seen[f"layers.{i}.out"]
+            assert own["path"] == x.path and own["size"][side] == pytest.approx(float(x.value.detach().norm(dim=-1).mean()), rel=1e-9)
+            assert own["gradient"][side] == pytest.approx(float(x.grad.norm()), rel=1e-7)
+    a, b = document["depth"][1]["size"]
+    assert a == b and all(d["size"][0] != d["size"][1] for d in document["depth"][2:])
+    t5 = run(capsys, "pellucid/capitals-t5", PROMPT, "--change", "decoder.layers.0.ffn = 0", "--json")
+    assert json.loads(t5)["depth"] == []
 
 
 def test_a_variant(capsys: pytest.CaptureFixture[str]) -> None:

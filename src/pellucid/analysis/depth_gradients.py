@@ -1,6 +1,7 @@
 """How a loss's gradient fares on its way back through the blocks, and what a norm keeps of a row."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,13 +13,17 @@ from pellucid.api.model import Model
 from pellucid.nn.norm import NORMS
 from pellucid.ops.sampling.stages import logprobs
 from pellucid.tracing import Trace, watch
+from pellucid.watching.change import Change
 
 
-def depth_gradients(model: Model, prompt: str, token: int) -> dict[str, float]:
-    """Return the size of the gradient of -log p(token) after a prompt, at the stream that leaves each block. No weight gets one."""
+def depth_gradients(model: Model, prompt: str | Sequence[int], token: int, edit: Sequence[Change] = ()) -> dict[str, float]:
+    """Return the size of the gradient of -log p(token) after a prompt, at the stream that leaves each block. No weight gets one.
+
+    edit: changes of the run.
+    """
     paths = leaving(model.module)
-    ids = torch.tensor([model.ids(prompt)], device=model.device)
-    with torch.enable_grad(), watch(model, only=paths, grad=True) as seen:
+    ids = torch.tensor([model.ids(prompt) if isinstance(prompt, str) else list(prompt)], device=model.device)
+    with torch.enable_grad(), watch(model, only=paths, grad=True, edit=list(edit)) as seen:
         loss = -logprobs(model(ids, rows=-1)[0, -1])[token]
         gradients = torch.autograd.grad(loss, [seen[path].value for path in paths])
     return {path: float(gradient.double().norm()) for path, gradient in zip(paths, gradients, strict=True)}

@@ -42,6 +42,7 @@ def add(app: typer.Typer) -> None:
         model = options.loaded(screen, name, dtype=dtype, device=options.numbers(device), quant=quant)
 
         from pellucid.analysis.compare import compare
+        from pellucid.analysis.depth import by_depth
         from pellucid.api.change_values import changes
         from pellucid.api.trace import trace
         from pellucid.api.variant import varied
@@ -49,13 +50,14 @@ def add(app: typer.Typer) -> None:
         from pellucid.terminal.comparison_lines import Side, comparison
 
         other = varied(model, switch or ())
-        runs = trace(model, prompts[0], steps), trace(other, prompts[1], steps, edit=changes(other, texts, steps))
-        compared = compare(*runs)
+        edits = changes(other, texts, steps)
+        runs = trace(model, prompts[0], steps), trace(other, prompts[1], steps, edit=edits)
+        compared, depth = compare(*runs), by_depth(*runs, ([], edits))
         options.tell_held(screen, model)
         if screen.json:
-            screen.document(comparison_document(compared, (model, other), ([], texts), best))
+            screen.document(comparison_document(compared, (model, other), ([], texts), best, depth))
         else:
             changed = [*([] if against is None else [against]), *(switch or ()), *texts]
             about = [model.name if against is None else prompt, ", ".join(changed)]
             sides = [Side(one, text) for one, text in zip((model, other), about, strict=True)]
-            screen.lines(comparison(compared, sides, best, screen.width, everything))
+            screen.lines(comparison(compared, sides, best, screen.width, everything, depth))

@@ -1,8 +1,10 @@
 """Two runs side by side as JSON: both answers, and how far each tensor of one is from the other's."""
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypedDict
 
 from pellucid.analysis.compare import AnswerDifference, Comparison, TensorDifference
+from pellucid.analysis.depth import Depth
 from pellucid.api.model import Model
 from pellucid.documents.definition import Count, Path, Row
 from pellucid.documents.number import finite
@@ -45,6 +47,15 @@ class ComparedAnswerDocument(TypedDict):
     divergence: Annotated[float | None, "KL of the first distribution from the second, in nats"]
 
 
+class DepthDocument(TypedDict):
+    """Both runs at one place of the stream, a number of each."""
+
+    path: Path
+    size: Annotated[list[float | None], "mean length of a row"]
+    likeness: Annotated[list[float | None], "mean cosine between rows"]
+    gradient: Annotated[list[float | None], "of the first run's answer; null: none"]
+
+
 class ComparisonDocument(TypedDict):
     """Two runs side by side."""
 
@@ -55,9 +66,12 @@ class ComparisonDocument(TypedDict):
     first: Annotated[Path | None, "the first tensor that differs"]
     tensors: list[TensorDifferenceDocument]
     only: Annotated[list[list[Path]], "paths of one run alone"]
+    depth: Annotated[list[DepthDocument], "from the first block's input to the last one's output; none: not both are decoders"]
 
 
-def comparison_document(c: Comparison, models: tuple[Model, Model], changes: tuple[list[str], list[str]], most: int) -> ComparisonDocument:
+def comparison_document(
+    c: Comparison, models: tuple[Model, Model], changes: tuple[list[str], list[str]], most: int, depth: Sequence[Depth] = ()
+) -> ComparisonDocument:
     """Return a comparison as JSON. models, changes: of the first run and the second.  most: candidates of an answer."""
     return {
         "schema": SCHEMA,
@@ -67,7 +81,14 @@ def comparison_document(c: Comparison, models: tuple[Model, Model], changes: tup
         "first": None if c.first is None else c.first.path,
         "tensors": [compared_tensor(t) for t in c.tensors],
         "only": [c.only_a, c.only_b],
+        "depth": [depth_document(d) for d in depth],
     }
+
+
+def depth_document(d: Depth) -> DepthDocument:
+    """Return both runs at one place of the stream."""
+    size, alike, slope = ([finite(v) for v in own] for own in (d.size, d.likeness, d.gradient))
+    return {"path": d.path, "size": size, "likeness": alike, "gradient": slope}
 
 
 def compared_run(trace: Trace, changes: list[str]) -> ComparedRunDocument:

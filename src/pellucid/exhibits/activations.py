@@ -40,7 +40,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     gated = e.model if e.model.config.layers[0].ffn.gated else e.open_model(GATED)
     others = {act: e.variant({"layers.*.ffn.act": act}, gated) for act in NAMED}
     found = {act: (silence(e.trace(e.text("prompt"), model)), e.quality(model)) for act, model in others.items()}
-    columns = [*map(say, heads[:2]), say("exhibit.activations.closed"), say(heads[3]), say("exhibit.activations.right")]
+    columns = [columns[0], columns[1], say("exhibit.activations.closed"), columns[3], say("exhibit.activations.right")]
     rows = [(f"{NAMED[act]} ({act})", c.of, c.negative, c.zero, q.right) for act, (c, q) in found.items()]
     yield TablePanel(say("exhibit.activations.gated", model=gated.name), columns, rows)
     (swish, right), (_, geglu), (reglu, _) = found.values()

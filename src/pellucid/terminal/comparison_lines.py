@@ -7,6 +7,7 @@ from itertools import groupby
 from rich.text import Text
 
 from pellucid.analysis.compare import AnswerDifference, Comparison, TensorDifference
+from pellucid.analysis.depth import Depth
 from pellucid.api.model import Model
 from pellucid.documents.formula import block
 from pellucid.documents.number import number
@@ -27,13 +28,15 @@ class Side:
     about: str
 
 
-def comparison(c: Comparison, sides: Sequence[Side], best: int, width: int, everything: bool) -> list[Text]:
+def comparison(c: Comparison, sides: Sequence[Side], best: int, width: int, everything: bool, depth: Sequence[Depth] = ()) -> list[Text]:
     """Write both answers and the tensors that differ. everything: every tensor, not the last of each block alone."""
     out: list[Text] = []
     for one in c.answers:
         out += [*answers(one, sides, best, width), Text()]
     out += first(c, width)
     out += tensors(c, width, everything)
+    if depth:
+        out += [Text(), *prose(say("try.depth"), width, TITLE), *depths(depth)]
     for n, own in enumerate((c.only_a, c.only_b)):
         if own:
             out += prose(say("try.only", side="AB"[n], paths=", ".join(own[:6]) + (", …" if len(own) > 6 else "")), width, DIM)
@@ -71,6 +74,14 @@ def tensors(c: Comparison, width: int, everything: bool) -> list[Text]:
     columns = [Column(style=NAME), Column(">"), Column(), Column(">"), Column(">", style=DIM)]
     titles = [say("try.tensor"), say("try.relative"), "", say("try.largest"), say("try.cell")]
     return table([[Text(t, DIM) for t in titles], *map(row, shown)], columns)
+
+
+def depths(depth: Sequence[Depth]) -> list[Text]:
+    """Write both runs by depth: length, likeness and gradient, each of A and of B."""
+    about = [say("try.depth.size"), say("try.depth.likeness"), say("try.depth.gradient")]
+    titles: list[Cell] = [Text(t, DIM) for t in (say("try.tensor"), *(f"{name} {side}" for name in about for side in "AB"))]
+    cells = [[d.path, *("" if v is None else number(v) for v in (*d.size, *d.likeness, *d.gradient))] for d in depth]
+    return table([titles, *cells], [Column(style=NAME), *[Column(">")] * 6])
 
 
 def row(t: TensorDifference) -> list[Cell]:
