@@ -80,7 +80,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 RECIPES: list[tuple[str, str, dict[str, str | None]]] = [
-    ("recipe.unknown", "data.fields", {"data__fields": "1"}),
+    ("recipe.near", "data.fields", {"data__fields": "1"}),
     ("recipe.unknown", "data.folder", {"folder": '"corpus"'}),
     ("recipe.unknown", "data.root", {"data__root": '"x"'}),
     ("recipe.field", "objective", {"objective": '"masked"'}),

@@ -175,7 +175,7 @@ def test_parameters_alone(tmp_path: Path) -> None:
 
 WRONG = [
     ("recipe.one", "watch.every", "first", "[watch]\ngradients = true\n"),
-    ("recipe.unknown", "watch.evry", "every", "[watch]\nevry = 3\n"),
+    ("recipe.near", "watch.evry", "every", "[watch]\nevry = 3\n"),
     ("recipe.field", "watch.every", "int > 0", "[watch]\nevery = 0\n"),
     ("recipe.field", "watch.first", "int > 0", "[watch]\nfirst = true\n"),
     ("recipe.field", "watch.tensors", "[", "[watch]\nevery = 1\ntensors = 'logits'\n"),
