@@ -24,10 +24,8 @@ HELP = {  # names, with the same in words: Prometheus asks for it
         "num_preemptions", "prompt_tokens", "generation_tokens", "request_success", "time_to_first_token_seconds",
         "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
         "request_decode_time_seconds", "iteration_tokens_total", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens",
+        "estimated_flops_per_gpu", "estimated_read_bytes_per_gpu",
     )
-} | {
-    "estimated_flops_per_gpu": "products of rows with weights, in FLOP; attention's are left out",
-    "estimated_read_bytes_per_gpu": "bytes of weights that steps have read at most; the KV cache's are left out",
 }  # fmt: skip
 
 
