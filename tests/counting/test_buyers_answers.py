@@ -9,7 +9,7 @@ import pellucid
 from pellucid import catalog
 from pellucid.commands import main
 from pellucid.counting.bounds import Device, parts
-from pellucid.counting.conversation import turns
+from pellucid.counting.conversation_turns import turns
 from pellucid.counting.ranks import split_of
 from pellucid.documents.count import over
 from pellucid.errors import UseError
@@ -24,14 +24,14 @@ UNKNOWN = {
 
 def test_turns_with_a_cached_prefix_read_a_text_once() -> None:
     """Their work sums to that of one prompt, whatever their number; without, it is that of every beginning of the text."""
-    whole = pellucid.count("llama-3.1-8b", context=900)
-    once = sum(p.flops for p in parts(whole, "prefill", H100))
-    said = list(turns(lambda n: pellucid.count("llama-3.1-8b", context=n), 3, 900, H100))
-    assert [(t.number, t.before, t.read) for t in said] == [(1, 0, 300), (2, 300, 300), (3, 600, 300)]
-    assert sum(t.kept for t in said) == pytest.approx(once, rel=1e-12) and said[-1].again == once
-    assert [t.cache for t in said] == [131_072 * n for n in (300, 600, 900)]
-    assert said[0].kept == said[0].again < said[1].kept < said[2].kept  # later tokens see more keys
-    assert all(t.least is not None and t.least_again is not None and t.least <= t.least_again for t in said)
+    bill = pellucid.count("llama-3.1-8b", context=900)
+    once = sum(p.flops for p in parts(bill, "prefill", H100))
+    report = list(turns(lambda n: pellucid.count("llama-3.1-8b", context=n), 3, 900, H100))
+    assert [(t.number, t.before, t.read) for t in report] == [(1, 0, 300), (2, 300, 300), (3, 600, 300)]
+    assert sum(t.kept for t in report) == pytest.approx(once, rel=1e-12) and report[-1].again == once
+    assert [t.cache for t in report] == [131_072 * n for n in (300, 600, 900)]
+    assert report[0].kept == report[0].again < report[1].kept < report[2].kept  # later tokens see more keys
+    assert all(t.least is not None and t.least_again is not None and t.least <= t.least_again for t in report)
     one = list(turns(lambda n: pellucid.count("llama-3.1-8b", context=n), 1, 900, None))
     assert one[0].kept == once and one[0].least is None
 
@@ -49,9 +49,9 @@ def test_the_tables_of_turns_and_their_limits(capsys: Captured) -> None:
 def test_a_link_is_timed_between_best_and_worst(split_text: str) -> None:
     """The bytes of each stage over the link: behind its work at best, after it at worst. A device without a link tells no time."""
     bill = pellucid.count("llama-3.1-70b", context=8192, batch=8, device="h100")
-    told = over(bill, split_of(split_text))
+    report = over(bill, split_of(split_text))
     for phase in ("prefill", "decode"):
-        bound, sent = told["bounds"][phase], [s["sent"][phase].get("total", {"value": 0})["value"] / 450e9 for s in told["stages"]]
+        bound, sent = report["bounds"][phase], [s["sent"][phase].get("total", {"value": 0})["value"] / 450e9 for s in report["stages"]]
         takes = bound["exchange"]
         assert takes["seconds"] == pytest.approx(sum(sent))
         assert takes["worst"] == pytest.approx(bound["seconds"] + sum(sent))
@@ -63,7 +63,7 @@ def test_a_link_is_timed_between_best_and_worst(split_text: str) -> None:
     assert over(linked, split_of("tp=4"))["bounds"]["decode"]["exchange"]["seconds"] == pytest.approx(33_192_960 / 32e9, rel=1e-3)
 
 
-def test_another_model_type_is_assumed_and_said_so(tmp_path: Path, capsys: Captured) -> None:
+def test_another_model_type_is_assumed_and_named(tmp_path: Path, capsys: Captured) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(UNKNOWN))
     bill = pellucid.count(file, assume="llama")

@@ -97,8 +97,8 @@ class Folder:
     def stored(self) -> torch.dtype:
         """The dtype of the weights; of several the narrowest floating-point one. If all lie in blocks, that which config.json says."""
         dtypes, floats = {e.dtype for e in self.entries.values()}, (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-        said = {str(d).removeprefix("torch."): d for d in floats}.get(str(self.config.get("dtype")), torch.float32)
-        return next((d for d in floats if d in dtypes), said)
+        named = {str(d).removeprefix("torch."): d for d in floats}.get(str(self.config.get("dtype")), torch.float32)
+        return next((d for d in floats if d in dtypes), named)
 
     def packing(self, form: str | None, dtype: torch.dtype, cfg: Config) -> Packing | None:
         """Return how to store the matrices of a `cfg` in memory: in the folder's own blocks, or in `form`; None for plain.

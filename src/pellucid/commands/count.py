@@ -147,18 +147,18 @@ def add(app: typer.Typer) -> None:
 def conversation(models: list[str], turns: int, how: dict[str, Any]) -> "tuple[str, Grid]":
     """Return the name and the table of a conversation's turns with one model."""
     from pellucid.api.count import count as counted
-    from pellucid.counting.conversation import turns as said
+    from pellucid.counting.conversation_turns import turns as by_turn
     from pellucid.documents.count import device_of
     from pellucid.terminal.turn_table import turn_table
 
     if len(models) != 1:
         raise UseError("count.turns.one", found=len(models))
-    whole = counted(models[0], **how)
-    context = whole.setting.context
-    if not 1 <= turns <= min(context, MOST_TURNS) or "flops.decode" not in whole:
+    bill = counted(models[0], **how)
+    context = bill.setting.context
+    if not 1 <= turns <= min(context, MOST_TURNS) or "flops.decode" not in bill:
         raise UseError("count.turns.range", found=turns, most=min(context, MOST_TURNS))
-    every = list(said(lambda n: counted(models[0], **how | {"context": n}), turns, context, device_of(whole)))
-    return "turns", turn_table(whole.model, every, how["device"])
+    every = list(by_turn(lambda n: counted(models[0], **how | {"context": n}), turns, context, device_of(bill)))
+    return "turns", turn_table(bill.model, every, how["device"])
 
 
 def of_recipe(screen: Screen, path: Path, device: str | None, price: float | None) -> None:

@@ -1,4 +1,4 @@
-"""What each turn of a conversation reads, if what was said before stays in the KV cache, and if it does not."""
+"""What each turn of a conversation reads, if the text before stays in the KV cache, and if it does not."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from pellucid.counting.bill import Bill
 from pellucid.counting.bounds import Device, parts
 from pellucid.counting.fit import bytes_held
 
-NOWHERE = Device("", 1.0, 1.0, {"float32": 1.0})  # whose times nobody reads
+NOWHERE = Device("", 1.0, 1.0, {"float32": 1.0})  # whose times are not used
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One turn. before: tokens that were said.  read: new ones.  kept, again: FLOP of reading the new ones, and of reading all.
+class ConversationTurn:
+    """One turn. before: tokens of the text so far.  read: new ones.  kept, again: FLOP of reading the new ones, and of reading all.
 
     cache: bytes at its end.  least, least_again: seconds of both at the bound, None without a device.
     """
@@ -27,7 +27,7 @@ class Turn:
     least_again: float | None
 
 
-def turns(bill_at: Callable[[int], Bill], count: int, context: int, device: Device | None) -> Iterator[Turn]:
+def turns(bill_at: Callable[[int], Bill], count: int, context: int, device: Device | None) -> Iterator[ConversationTurn]:
     """Yield the turns of a conversation that has `context` tokens after `count` of them, each as long as the others but for one token.
 
     bill_at(context): the bill of the model. Work is that which the mask leaves; a token reads the keys of all before it either way, so what
@@ -43,5 +43,5 @@ def turns(bill_at: Callable[[int], Bill], count: int, context: int, device: Devi
         least = sum(max(p.compute - earlier[path][1], p.memory) for path, p in now.items())
         cache = (bytes_held(bill, end, 1) - int(bill["bytes.total"])) * bill.setting.batch
         times = (None, None) if device is None else (least, sum(p.seconds for p in now.values()))
-        yield Turn(number, before, end - before, kept, sum(p.flops for p in now.values()), cache, *times)
+        yield ConversationTurn(number, before, end - before, kept, sum(p.flops for p in now.values()), cache, *times)
         earlier, before = {path: (p.flops, p.compute) for path, p in now.items()}, end
