@@ -116,7 +116,8 @@ export class LiveModel {
 }
 
 export class LiveRun {
-  readonly id = Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
+  private static count = 0; // of the runs of this page
+  readonly id = (LiveRun.count++).toString(16).padStart(32, "0");
   readonly steps: LiveStep[] = [];
   readonly new: number[] = [];
   constructor(readonly model: LiveModel, readonly asked: Asked) {
