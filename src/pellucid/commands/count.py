@@ -98,7 +98,7 @@ def add(app: typer.Typer) -> None:
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
         how |= {} if assume is None else {"assume": assume}
-        own = {"source": None, "fields": {}, "attn": None, "experts": None, "assume": None}  # of the model, and not of its draft
+        own: dict[str, Any] = {"source": None, "fields": {}, "attn": None, "experts": None, "assume": None}  # of the model, and not of its draft
         of_draft = None if draft is None else counted(draft, **how | own)
         scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks, of_draft, accepted)
         if wanted.any:
