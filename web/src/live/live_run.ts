@@ -3,7 +3,7 @@
 import type { MaskDocument, TokenDocument } from "../run/documents";
 import type { Edit } from "../run/edits";
 import { axes, type Answer, type Candidate, type Run, type Stats, type Step, type Tensor } from "../run/types";
-import { drawToken, GREEDY, probabilities, ranked, stages, type Sampling } from "../sampling/stages";
+import { drawToken, GREEDY, probabilities, stages, type Sampling } from "../sampling/stages";
 import { decode } from "../tensor/decode";
 import type { Stored } from "../tensor/safetensors";
 import type { Bpe } from "./bpe";
@@ -111,7 +111,7 @@ export class LiveModel {
   // What could come next, and what does: as Python's candidates of a step.
   answer(logits: Float32Array, picked: number, count: number): Answer {
     const shares = probabilities(Float64Array.from(logits)).values;
-    return { row: -1, picked: this.candidate(picked, logits, shares), candidates: ranked(logits).slice(0, count).map((id) => this.candidate(id, logits, shares)) };
+    return { row: -1, picked: this.candidate(picked, logits, shares), candidates: likeliest(logits, count).map((id) => this.candidate(id, logits, shares)) };
   }
 }
 
@@ -199,6 +199,20 @@ export function joined(parts: readonly Float32Array[]): Float32Array {
   const all = new Float32Array(parts.reduce((n, p) => n + p.length, 0));
   parts.reduce((at, part) => { all.set(part, at); return at + part.length; }, 0);
   return all;
+}
+
+// The ids of the `count` largest numbers, of equal ones the lower first; sorting all of a vocabulary took most of a token's time.
+export function likeliest(x: ArrayLike<number>, count: number): number[] {
+  const best: number[] = [];
+  for (let id = 0; id < x.length; id++) {
+    const n = x[id] ?? -Infinity;
+    if (!(n > -Infinity) || (best.length === count && n <= (x[best.at(-1) ?? 0] ?? 0))) continue;
+    let i = best.length;
+    while (i > 0 && (x[best[i - 1] ?? 0] ?? 0) < n) i--;
+    best.splice(i, 0, id);
+    if (best.length > count) best.pop();
+  }
+  return best;
 }
 
 // Of the finite values, in double.
