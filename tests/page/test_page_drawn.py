@@ -74,9 +74,9 @@ def test_an_activation_is_a_point_on_its_curve(tab: Tab, runs: dict[str, Trace],
         assert all(abs(p[0] - q[0]) < CLOSE and abs(p[1] - q[1]) < CLOSE for p, q in zip(curve, made, strict=True)) is same
     dots = re.findall(r"M([-\d.]+) ([-\d.]+)h0", tab.page.get_attribute("path.row", "d") or "") if len(seen.inputs) == 1 else []
     row = list(zip(runs[name][seen.inputs[0]].value[0, 4].tolist(), seen.value[0, 4].tolist(), strict=True)) if dots else []
-    within = [(a, b) for a, b in row if svg["left"] <= a <= svg["right"] and svg["least"] <= b <= svg["most"]]
-    assert len(dots) == len(within)
-    assert all(abs(float(p[0]) - px(a)) < CLOSE and abs(float(p[1]) - py(b)) < CLOSE for p, (a, b) in zip(dots, within, strict=True))
+    inside = [(a, b) for a, b in row if svg["left"] <= a <= svg["right"] and svg["least"] <= b <= svg["most"]]
+    assert len(dots) == len(inside)
+    assert all(abs(float(p[0]) - px(a)) < CLOSE and abs(float(p[1]) - py(b)) < CLOSE for p, (a, b) in zip(dots, inside, strict=True))
 
 
 @pytest.mark.parametrize(("name", "path"), [("pellucid/capitals", "layers.1.ffn_norm"), ("pellucid/capitals-llama", "norm")])

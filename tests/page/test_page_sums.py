@@ -169,8 +169,10 @@ def at(model: Model, run: Trace, to: str) -> float:
     match = re.fullmatch(r"(\S+) ([\d,]+)(?:@(\d+))?", to)
     assert match is not None
     cell = tuple(map(int, match[2].split(",")))
-    found = next((s for s in run if (s.path, s.step, len(s.shape)) == (match[1], int(match[3] or 0), len(cell))), None)
-    tensor: Tensor = found.value if found is not None else dict([*model.module.named_parameters(), *model.module.named_buffers()])[match[1]]
+    places = next((s for s in run if (s.path, s.step, len(s.shape)) == (match[1], int(match[3] or 0), len(cell))), None)
+    tensor: Tensor = (
+        places.value if places is not None else dict([*model.module.named_parameters(), *model.module.named_buffers()])[match[1]]
+    )
     return float(tensor.detach()[cell])
 
 
@@ -195,13 +197,13 @@ def test_each_number_of_a_sum_leads_to_where_it_stands(
 ) -> None:
     model, run = runs[name]
     seen, terms = opened(tab, runs, name, path, step)
-    found = list(links(tab))
-    table = [(to, term, column) for _, to, term, column in found if term >= 0]
+    places = list(links(tab))
+    table = [(to, term, column) for _, to, term, column in places if term >= 0]
     factors = [f.tolist() for n, f in terms.factors.items() if n not in ("scale", "turn")]
     products = len(terms.summands) - len(terms.added)
-    listed = min(200, len(terms.summands))
+    shown_rows = min(200, len(terms.summands))
     added = list(terms.added.values())
-    assert len(table) >= listed * max(1, len(factors)) - len(added) * max(0, len(factors) - 1)
+    assert len(table) >= shown_rows * max(1, len(factors)) - len(added) * max(0, len(factors) - 1)
     for to, term, column in table:
         record = next((s for s in run if to.split()[0] == s.path and s.source == "recomputed"), None)
         expected = factors[column][term] if term < products else added[term - products]
@@ -216,10 +218,10 @@ def test_each_number_of_a_sum_leads_to_where_it_stands(
 def test_numbers_of_formulas_lead_there_too(tab: Tab, runs: dict[str, tuple[Model, Trace]], name: str, path: str, count: int) -> None:
     model, run = runs[name]
     _, terms = opened(tab, runs, name, path, 0)
-    found = {to: text.removeprefix("-") for text, to, term, _ in links(tab) if term < 0}
-    assert len(found) == count
+    places = {to: text.removeprefix("-") for text, to, term, _ in links(tab) if term < 0}
+    assert len(places) == count
     numbers = [*(x for f in terms.factors.values() for x in f.tolist()), *terms.added.values(), *terms.about.values()]
-    for to, text in found.items():
+    for to, text in places.items():
         value = at(model, run, to)
         again = ".pattern" in to  # in float32, of which the terms have float64
         assert (again or number(abs(value)) == text) and any(abs(value - x) <= (2e-6 if again else 0) for x in numbers), to

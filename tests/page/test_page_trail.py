@@ -39,8 +39,8 @@ def numbers(run: tuple[Model, Trace], stops: list[str]) -> list[float]:
         path, _, cell = stop.rpartition(" ")
         at, _, step = cell.partition("@")
         index = tuple(map(int, at.split(",")))
-        found = next((s.value for s in trace if (s.path, s.step) == (path, int(step or 0))), None)
-        out.append(float(found[index] if found is not None else model.module.get_parameter(path).detach()[index]))
+        held_value = next((s.value for s in trace if (s.path, s.step) == (path, int(step or 0))), None)
+        out.append(float(held_value[index] if held_value is not None else model.module.get_parameter(path).detach()[index]))
     return out
 
 

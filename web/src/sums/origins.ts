@@ -34,7 +34,7 @@ export function operands(run: Pick<Run, "steps">, t: Tensor, cell: readonly numb
     for (const { tensor, from } of records(path, t, steps, run.steps, key || value)) {
       const s = key ? index("S") : undefined, rows = tensor.shape[axes(tensor).indexOf("T")] ?? 0;
       if (s !== undefined && axes(tensor).includes("T") && (s < from || s >= from + rows)) continue;
-      out.push({ tensor, at: placed(tensor, t, cell, key && s !== undefined ? s - from : value ? null : undefined) });
+      out.push({ tensor, at: placeOf(tensor, t, cell, key && s !== undefined ? s - from : value ? null : undefined) });
     }
   });
   for (const path of t.weights) {
@@ -57,7 +57,7 @@ function records(path: string, t: Tensor, steps: readonly (readonly Tensor[])[],
 }
 
 // The cells of an input that the cell was made from. row: along its tokens, where that is not the cell's own; null: all.
-function placed(x: Tensor, t: Tensor, cell: readonly number[], row: number | null | undefined): At {
+function placeOf(x: Tensor, t: Tensor, cell: readonly number[], row: number | null | undefined): At {
   const own = axes(t), names = axes(x), index = (letter: string): number | undefined => cell[own.indexOf(letter)];
   const heads = t.shape[own.indexOf(own.includes("H") ? "H" : "G")] ?? 1;
   return names.map((a, i) => {
@@ -140,15 +140,15 @@ export async function origins(sum: Sum & { numbers: Record<string, number | null
     if (operand && values.length > 0) stretches.push({ values, cell: cellsOf(operand), of: operand.tensor });
   }
   const out = new Map<string, Found>(), used = new Set<Tensor>();
-  const look = (key: string, column: readonly (number | null)[], rest: readonly Stretch[]): void => {
-    const found = matched(column, rest);
-    if (!found.some(Boolean)) return;
-    out.set(key, found);
-    for (const one of found) for (const s of rest) if (s.of.path === one?.path && s.of.step === one.step) used.add(s.of);
+  const search = (key: string, column: readonly (number | null)[], rest: readonly Stretch[]): void => {
+    const places = matched(column, rest);
+    if (!places.some(Boolean)) return;
+    out.set(key, places);
+    for (const one of places) for (const s of rest) if (s.of.path === one?.path && s.of.step === one.step) used.add(s.of);
   };
   const unused = (): Stretch[] => [...stretches.filter((s) => !used.has(s.of)), ...stretches.filter((s) => used.has(s.of))]; // a tensor that another factor has is looked through last
-  for (const [name, column] of Object.entries(sum.factors)) if (column.length === 1 || column.some((x) => x !== column[0])) look(name, column, unused());
-  for (const [name, x] of Object.entries(sum.added)) look(`+${name}`, [x], unused());
-  for (const [name, x] of Object.entries(sum.numbers)) if (LOOKED_UP.has(name)) look(`?${name}`, [x], stretches);
+  for (const [name, column] of Object.entries(sum.factors)) if (column.length === 1 || column.some((x) => x !== column[0])) search(name, column, unused());
+  for (const [name, x] of Object.entries(sum.added)) search(`+${name}`, [x], unused());
+  for (const [name, x] of Object.entries(sum.numbers)) if (LOOKED_UP.has(name)) search(`?${name}`, [x], stretches);
   return out;
 }

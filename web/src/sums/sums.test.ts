@@ -32,9 +32,9 @@ describe("where a number stands", () => {
 
   it("is a row of an earlier step, where the cache had it", () => {
     const later = { n: 10, step: 1 }, q1 = { ...q, ...later, shape: [1, 1, 2, 4] }, k1 = { ...k, ...later, n: 11, shape: [1, 1, 1, 4] }, s1 = { ...scores, ...later, n: 12, shape: [1, 2, 1, 4] };
-    const found = (s: number): unknown => operands(run, s1, [0, 0, 0, s], [[norm, q, k, scores], [q1, k1, s1]], [], undefined, undefined).map((o) => [o.tensor.path, o.tensor.step, o.at]);
-    expect(found(1)).toEqual([["q", 1, [0, 0, 0, null]], ["k", 0, [0, 1, 0, null]]]);
-    expect(found(3)).toEqual([["q", 1, [0, 0, 0, null]], ["k", 1, [0, 0, 0, null]]]);
+    const places = (s: number): unknown => operands(run, s1, [0, 0, 0, s], [[norm, q, k, scores], [q1, k1, s1]], [], undefined, undefined).map((o) => [o.tensor.path, o.tensor.step, o.at]);
+    expect(places(1)).toEqual([["q", 1, [0, 0, 0, null]], ["k", 0, [0, 1, 0, null]]]);
+    expect(places(3)).toEqual([["q", 1, [0, 0, 0, null]], ["k", 1, [0, 0, 0, null]]]);
   });
 
   it("is found by the number alone, and not where another is", () => {
@@ -52,9 +52,9 @@ describe("where a number stands", () => {
   it("is told of every factor, of what is added, and of a template's numbers", async () => {
     const values: Record<string, number[]> = { norm: [1, 2, 3, 4], "q.weight": [5, 6, 7, 8], "q.bias": [9] };
     const sum = { factors: { norm: [1, 2, 3, 4], W_q: [5, 6, 7, 8], scale: [0.5, 0.5, 0.5, 0.5] }, added: { b_q: 9 }, summands: [2.5, 6, 10.5, 16, 9], numbers: { x: 3, rms: 3 } };
-    const found = await origins(sum, operands(run, q, [0, 2, 1, 3], [[norm, q]], weights, undefined, undefined), (o) => Promise.resolve(values[o.tensor.path] ?? []));
-    expect([...found.keys()]).toEqual(["norm", "W_q", "+b_q", "?x"]);
-    expect([found.get("W_q")?.[3], found.get("+b_q")?.[0], found.get("?x")?.[0]]).toEqual([
+    const places = await origins(sum, operands(run, q, [0, 2, 1, 3], [[norm, q]], weights, undefined, undefined), (o) => Promise.resolve(values[o.tensor.path] ?? []));
+    expect([...places.keys()]).toEqual(["norm", "W_q", "+b_q", "?x"]);
+    expect([places.get("W_q")?.[3], places.get("+b_q")?.[0], places.get("?x")?.[0]]).toEqual([
       { path: "q.weight", cell: [7, 3], step: 0 }, { path: "q.bias", cell: [7], step: 0 }, { path: "norm", cell: [0, 2, 2], step: 0 }]);
   });
 });

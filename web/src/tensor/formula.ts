@@ -36,8 +36,8 @@ export function parts(sum: Sum, more: (count: number) => string): Part[] {
   const all = Array.from({ length: shown }, (_, i) => term(i));
   if (shown < n) all.push([{ text: `… ${more(n - shown)}` }]);
   const brackets = outer.length > 0, body = between(all, " + ");
-  const whole = brackets ? [{ text: "(" }, ...body, { text: ")" }, ...outer.map((name) => ({ text: scaled(sum.factors[name]?.[0] ?? NaN) }))] : body;
-  return signed(between([whole, ...Object.entries(sum.added).map(([name, x]) => [{ text: number(x), at: { key: `+${name}`, i: 0 } }])], " + "));
+  const bracketed = brackets ? [{ text: "(" }, ...body, { text: ")" }, ...outer.map((name) => ({ text: scaled(sum.factors[name]?.[0] ?? NaN) }))] : body;
+  return signed(between([bracketed, ...Object.entries(sum.added).map(([name, x]) => [{ text: number(x), at: { key: `+${name}`, i: 0 } }])], " + "));
 }
 
 const between = (groups: readonly Part[][], sign: string): Part[] => groups.filter((g) => flat(g) !== "").flatMap((g, i) => (i > 0 ? [{ text: sign }, ...g] : g));
