@@ -42,6 +42,8 @@ ALLOWED: dict[str, str] = {
     GENERATED: "the head of a generated source",
     "The capital of France is": "the prompt of the first example",
     "中华人民共和国": "a Chinese text whose bytes an exhibit counts",
+    "我可以拥有一杯咖啡吗？": "another",
+    "小沈阳": "another",
     "大家共同努力": "a Chinese text of which models of four kinds see different parts",
     "The capital of Singapore is": "a text with a word that another has too",
     "The city of Singapore is the capital of": "the other",

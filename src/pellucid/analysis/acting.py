@@ -1,7 +1,7 @@
 """Reasoning and acting in turns (ReAct, arXiv 2210.03629): the model writes a word, a notebook is asked by that word, the model goes on.
 
 The notebook is a list of sentences, searched by their beginnings; the model sees only what it has asked for. A question takes two notes:
-the second is found by the word that the model read off the first.
+the second is notes by the word that the model read off the first.
 
     The key of Alda is red. | The key of Alda is [red] | The door of red is gold. | The door of red is [gold]
 """
@@ -54,7 +54,7 @@ class Episode:
     flops: int
 
     @property
-    def asked(self) -> str:
+    def prompt(self) -> str:
         """Return the text up to the last word that was written."""
         return "".join(step.text for step in self.steps[:-1])
 
@@ -102,10 +102,10 @@ class Acting:
             self.model(ids, rows=-1)
         return sum(seen.flops.values())
 
-    def look(self, prompt: str) -> None:
+    def search(self, prompt: str) -> None:
         """Ask the notebook: the note that begins as the prompt does is appended, if there is one."""
-        found = [note for note in self.notes if note.startswith(prompt)]
-        for note in found[:1]:
+        notes = [note for note in self.notes if note.startswith(prompt)]
+        for note in notes[:1]:
             self.add("notes", note)
 
     def write(self, prompt: str) -> str:
@@ -129,12 +129,12 @@ class Acting:
             for note in self.notes:
                 self.add("notes", note)
         if way in ("once", "turns"):
-            self.look(self.words.prompt(first, chain.name))
+            self.search(self.words.prompt(first, chain.name))
         word = self.write(self.words.prompt(first, chain.name))
-        asked = word if self.carry else chain.name
+        subject = word if self.carry else chain.name
         if way == "turns":
-            self.look(self.words.prompt(second, asked))
-        answer = self.write(self.words.prompt(second, asked))
+            self.search(self.words.prompt(second, subject))
+        answer = self.write(self.words.prompt(second, subject))
         return Episode(tuple(self.steps), answer == chain.answer, self.again, self.cost())
 
 

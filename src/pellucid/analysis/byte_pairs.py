@@ -86,7 +86,7 @@ def read_ids(text: str, tokenizer: Tokenizer) -> list[int]:
     return ids
 
 
-def listed(ids: Iterable[int]) -> str:
+def comma_separated(ids: Iterable[int]) -> str:
     """Write ids with commas between them."""
     return ", ".join(map(str, ids))
 

@@ -94,8 +94,8 @@ def score_by_distance(run: Trace, rope: Rope, distances: Sequence[int]) -> list[
     """Return the product of the last query and the first key of block 0's head 0 as if they stood so far apart, each turned by `rope`."""
     q, k = (run[f"layers.0.attn.{name}"].value[:, at, :1].double() for name, at in (("q", -1), ("k", 0)))
     at = torch.tensor(distances, device=q.device)[None]
-    turned = ops.rotate(q[:, None].expand(-1, len(distances), -1, -1), ops.angles(at, rope, q.dtype), rope.interleaved)
-    products: list[float] = torch.einsum("bthk,bhk->t", turned, k).tolist()
+    rotated = ops.rotate(q[:, None].expand(-1, len(distances), -1, -1), ops.angles(at, rope, q.dtype), rope.interleaved)
+    products: list[float] = torch.einsum("bthk,bhk->t", rotated, k).tolist()
     return products
 
 

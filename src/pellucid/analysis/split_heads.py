@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from pellucid import config as c
-from pellucid.analysis.quality import Quality, quality, subjects
+from pellucid.analysis.quality import Quality, capitals, quality, subjects
 from pellucid.api.model import Model
 from pellucid.nn.attention import Attention
 from pellucid.tracing import watch
+from pellucid.training.corpus import fill
 from pellucid.watching.meta import META
 
-QUESTION, JOINED = "The capital of {name} is", "layers.0.attn.z"
+JOINED = "layers.0.attn.z"
 Joining = Callable[[Tensor], Tensor]
 
 
@@ -83,9 +84,9 @@ def ramp(*sizes: int) -> Tensor:
 
 def equally_long(model: Model, count: int) -> list[str]:
     """Return `count` questions for capitals that have the same number of tokens, so that a batch of them pads nothing."""
-    by_length = defaultdict[int, list[str]](list)
+    by_length, form = defaultdict[int, list[str]](list), capitals().held_out["capital", "en"][0]
     for name in subjects().values():
-        prompt = QUESTION.format(name=name)
+        prompt = fill(form, name)
         by_length[len(model.ids(prompt))].append(prompt)
     return max(by_length.values(), key=len)[:count]
 
@@ -99,7 +100,7 @@ def head_of_batch(model: Model, prompts: Sequence[str], head: int) -> tuple[Tens
 
 
 def lone_gap(model: Model, prompts: Sequence[str], head: int, cube: Tensor, moved: int = 0) -> float:
-    """Return how far each slice of a batch [B T K] is from its prompt run alone. moved: compares with the prompt so many places on."""
+    """Return how far each slice of a batch [B T K] is from its prompt run alone. moved: compares with the prompt this number of places on."""
     own = [head_of_batch(model, [prompts[(i + moved) % len(prompts)]], head)[1][0] for i in range(len(prompts))]
     return float((cube - torch.stack(own)).abs().max())
 

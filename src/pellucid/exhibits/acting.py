@@ -24,18 +24,20 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     language = e.text("language")
     ways = {way: acted(e.model, language, way, e.on(True, False)) for way in WAYS}
     _, first = ways["turns"]
-    e.trace(first.asked)
+    e.trace(first.prompt)
     rows = [(say(KINDS[s.kind]), s.text.strip(), s.tokens, s.rows) for s in first.steps]
     yield TablePanel(say("exhibit.acting.steps"), list(map(say, STEP)), rows)
     table = [(say(NAMES[way]), one.right, one.tokens, one.again, one.flops) for way, (one, _) in ways.items()]
-    turns, whole, plain, once = (ways[way][0] for way in ("turns", "all", "plain", "once"))
+    turns, together, plain, once = (ways[way][0] for way in ("turns", "all", "plain", "once"))
     yield TablePanel(say("exhibit.acting.table", of=turns.of), list(map(say, COLUMNS)), table, marked=3)
     able = facts_read(e.model, language)
     if able.able:
         yield e.claim(
             "turns", turns.right > max(plain.right, once.right), right=turns.right, of=turns.of, plain=plain.right, once=once.right
         )
-        yield e.claim("all", turns.right > whole.right, right=whole.right, tokens=whole.tokens, turns=turns.right, few=turns.tokens)
+        yield e.claim(
+            "all", turns.right > together.right, right=together.right, tokens=together.tokens, turns=turns.right, few=turns.tokens
+        )
         wrong, _ = acted(e.model, language, "turns", False)
         yield e.claim("word", wrong.right < turns.right, wrong=wrong.right, right=turns.right, of=turns.of)
     else:

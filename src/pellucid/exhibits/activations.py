@@ -39,11 +39,11 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         yield e.claim("answers", other.right == plain.right, right=other.right, plain=plain.right, of=plain.of, act=own)
     gated = e.model if e.model.config.layers[0].ffn.gated else e.open_model(GATED)
     others = {act: e.variant({"layers.*.ffn.act": act}, gated) for act in NAMED}
-    found = {act: (silence(e.trace(e.text("prompt"), model)), e.quality(model)) for act, model in others.items()}
+    measured = {act: (silence(e.trace(e.text("prompt"), model)), e.quality(model)) for act, model in others.items()}
     columns = [columns[0], columns[1], say("exhibit.activations.closed"), columns[3], say("exhibit.activations.right")]
-    rows = [(f"{NAMED[act]} ({act})", c.of, c.negative, c.zero, q.right) for act, (c, q) in found.items()]
+    rows = [(f"{NAMED[act]} ({act})", c.of, c.negative, c.zero, q.right) for act, (c, q) in measured.items()]
     yield TablePanel(say("exhibit.activations.gated", model=gated.name), columns, rows)
-    (swish, right), (_, geglu), (reglu, _) = found.values()
+    (swish, right), (_, geglu), (reglu, _) = measured.values()
     numbers = {"silu": right.right, "gelu": geglu.right, "zero": reglu.zero, "own": swish.zero, "of": right.of}
     yield e.claim("gated", reglu.zero > swish.zero and geglu.right <= right.right, **numbers)
     sizes = {"own": e.model.num_parameters(), "bare": bare.num_parameters()}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.byte_pairs import agreeing, grains, letters, listed, merge_steps, merges_of, read_ids, vocabulary_parts
+from pellucid.analysis.byte_pairs import agreeing, comma_separated, grains, letters, merge_steps, merges_of, read_ids, vocabulary_parts
 from pellucid.analysis.quality import subjects
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
@@ -22,7 +22,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     typed = read_ids(e.text("ids"), tokenizer) if e.text("ids") else foreign
     spelled, back = tokenizer.decode(typed), tokenizer.decode(ids)
     rows = [(p.text, p.raw.hex(" "), str(p.id)) for p in tokenizer.pieces(typed)]
-    yield TablePanel(say("exhibit.pieces.typed", ids=listed(typed), text=spelled), columns, rows)
+    yield TablePanel(say("exhibit.pieces.typed", ids=comma_separated(typed), text=spelled), columns, rows)
     steps = merge_steps(letters(tokenizer, e.text("word")), merges_of(tokenizer), ranked)
     columns = [say("exhibit.pieces.joined"), say("exhibit.pieces.rank"), say("exhibit.pieces.left")]
     merged = [("+".join(step.pair), step.rank, " ".join(step.pieces)) for step in steps]
@@ -30,7 +30,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     columns = [say("exhibit.pieces.text"), say("exhibit.pieces.letters"), say("exhibit.pieces.bytes"), e.model.name, OTHER]
     coarse = grains(CHINESE, (tokenizer, other))
     yield TablePanel(say("exhibit.pieces.grains"), columns, coarse)
-    yield e.claim("ids", back == prompt, prompt=prompt, ids=listed(ids), typed=listed(typed), spelled=spelled)
+    yield e.claim("ids", back == prompt, prompt=prompt, ids=comma_separated(ids), typed=comma_separated(typed), spelled=spelled)
     names = [*subjects(language="en").values(), *subjects(language="zh").values()]
     right = agreeing(tokenizer, names, ranked)
     yield e.claim("ranks", right == len(names), right=right, of=len(names))
