@@ -100,7 +100,7 @@ def head_of_batch(model: Model, prompts: Sequence[str], head: int) -> tuple[Tens
 
 
 def lone_gap(model: Model, prompts: Sequence[str], head: int, cube: Tensor, moved: int = 0) -> float:
-    """Return how far each slice of a batch [B T K] is from its prompt run alone. moved: compares with the prompt this number of places on."""
+    """Return how far each slice of a batch [B T K] is from its prompt run alone. moved: with the prompt this far on."""
     own = [head_of_batch(model, [prompts[(i + moved) % len(prompts)]], head)[1][0] for i in range(len(prompts))]
     return float((cube - torch.stack(own)).abs().max())
 
