@@ -252,7 +252,7 @@ def specimen(run: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", nargs="+", choices=sorted({*MEASURED, *TESTS}))
+    parser.add_argument("--only", nargs="+", choices=sorted({*MEASURED, *TESTS, "campaigns"}))
     parser.add_argument("--specimens", nargs="+", type=Path)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="of one measurement of a pair")
