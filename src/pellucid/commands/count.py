@@ -98,8 +98,8 @@ def add(app: typer.Typer) -> None:
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
         how |= {} if assume is None else {"assume": assume}
-        own: dict[str, Any] = {"source": None, "fields": {}, "attn": None, "experts": None, "assume": None}  # of the model, and not of its draft
-        of_draft = None if draft is None else counted(draft, **how | own)
+        model_alone: dict[str, Any] = {"source": None, "fields": {}, "attn": None, "experts": None, "assume": None}
+        of_draft = None if draft is None else counted(draft, **how | model_alone)
         scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks, of_draft, accepted)
         if wanted.any:
             single: dict[str, object] = {
