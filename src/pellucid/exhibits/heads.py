@@ -53,9 +53,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     kept, lost = e.on(places[-2:], (places[0], places[0]))
     yield e.claim("cell", kept == places[0] and lost != places[0], cell=places[0], joined=kept, wrong=lost)
     prompts, head = equally_long(e.model, BATCH), int(e.number("head"))
-    whole, cube = head_of_batch(e.model, prompts, head)
+    batched, cube = head_of_batch(e.model, prompts, head)
     axes = say("exhibit.heads.batch"), say("exhibit.heads.token"), say("exhibit.heads.width")
-    yield CubePanel(say("exhibit.heads.cube", head=head, shape=shape(whole)), axes, cube.tolist(), "layers.0.attn.z")
+    yield CubePanel(say("exhibit.heads.cube", head=head, shape=shape(batched)), axes, cube.tolist(), "layers.0.attn.z")
     own, other = lone_gap(e.model, prompts, head, cube), lone_gap(e.model, prompts, head, cube, e.on(1, 0))
     yield e.claim("batch", e.same(own) and e.differ(other), batch=len(prompts), own=own, other=other)
     for step, named, x in zip(after, AXES, stages(named_cells(*SMALL), SMALL_HEADS), strict=True):

@@ -73,12 +73,12 @@ export function lined(wide: readonly boolean[]): Row[] {
   return out;
 }
 
-// Rows of these heights in order, as many on each screen as its room holds, one at least.
-export function screens(heights: readonly number[], room: number): Row[] {
+// Rows of these heights in order, as many on each screen as fit, one at least.
+export function screens(heights: readonly number[], space: number): Row[] {
   const out: Row[] = [];
   let left = 0;
   heights.forEach((high, i) => {
-    if (high > left || out.length === 0) { out.push([]); left = room; }
+    if (high > left || out.length === 0) { out.push([]); left = space; }
     out.at(-1)?.push(i);
     left -= high;
   });
