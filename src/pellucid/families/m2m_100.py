@@ -10,7 +10,8 @@ from pellucid.families.fields import Fields
 
 def config(hf: Fields) -> c.Config:
     """Return the Config. The scale of the embedding is on where a file does not say."""
-    cfg = marian.pair(hf, "pre", (True, True, False), sinusoids=True, last_wave=True, offset=hf.integer("pad_token_id", 1, low=0) + 1)
+    offset = hf.integer("pad_token_id", 1, low=0) + 1
+    cfg = marian.pair(hf, "pre", (True, True, False), "relu", sinusoids=True, last_wave=True, offset=offset)
     return replace(cfg, head_bias=False, embed_scale=cfg.width**0.5 if hf.flag("scale_embedding", True) else 1.0)
 
 

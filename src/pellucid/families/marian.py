@@ -19,21 +19,24 @@ SILENT = {
 NORMS = ("add_final_layer_norm", "normalize_before", "normalize_embedding")
 
 
-def pair(hf: Fields, order: str, norms: Iterable[bool], **more: Any) -> c.Config:
-    """Return an encoder and a decoder that share one table. norms: the values of NORMS that an old file may have.  more: of the Config."""
+def pair(hf: Fields, order: str, norms: Iterable[bool], act: str = "gelu", **more: Any) -> c.Config:
+    """Return an encoder and a decoder that share one table. norms: the values of NORMS that an old file may have.  more: of the Config.
+
+    act: of a file that does not say.
+    """
     hf.read |= SILENT
     hf.fixed("add_bias_logits", False)
     for name, value in zip(NORMS, norms, strict=True):
         hf.fixed(name, value)
     hf.fixed("tie_word_embeddings", True)
-    width, vocab, act = hf.integer("d_model"), hf.integer("vocab_size"), hf.choice("activation_function", ACTS, "gelu")
+    width, vocab, forward = hf.integer("d_model"), hf.integer("vocab_size"), hf.choice("activation_function", ACTS, act)
 
     def stack(side: str) -> tuple[c.Layer, ...]:
         """Return one side's blocks; a decoder's are causal and attend to the encoder."""
         heads = hf.integer(f"{side}_attention_heads")
         hf.relate(width % heads == 0, f"d_model % {side}_attention_heads == 0", d_model=width, heads=heads)
         masked, unmasked = (c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=causal) for causal in (True, False))
-        mlp = c.Mlp(hf.integer(f"{side}_ffn_dim"), act, gated=False, bias=True)
+        mlp = c.Mlp(hf.integer(f"{side}_ffn_dim"), forward, gated=False, bias=True)
         layer = c.Layer(masked, mlp, unmasked, order) if side == "decoder" else c.Layer(unmasked, mlp, order=order)
         return (layer,) * hf.integer(f"{side}_layers", high=100_000)
 

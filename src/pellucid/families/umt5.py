@@ -23,7 +23,7 @@ def config(hf: Fields) -> c.Config:
     """Return the Config. A file with a tied head scales its logits, as T5; the published ones have neither."""
     cfg, tied = t5.transfer(hf, "gated-gelu"), hf.flag("tie_word_embeddings", True)
     assert cfg.encoder is not None
-    scale = cfg.width**-0.5 if tied else 1.0
+    scale = cfg.width**-0.5 if hf.flag("scale_decoder_outputs", tied) else 1.0  # older files say it by the tied head
     return replace(cfg, layers=own(cfg.layers), encoder=own(cfg.encoder), tied=tied, logit_scale=scale)
 
 

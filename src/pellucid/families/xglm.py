@@ -13,6 +13,8 @@ def config(hf: Fields) -> c.Config:
     width, heads = hf.integer("d_model", 1024), hf.integer("attention_heads", 16)
     hf.relate(width % heads == 0, "d_model % attention_heads == 0", d_model=width, attention_heads=heads)
     hf.read |= {"layerdrop", "activation_dropout"}
+    if hf.get("pad_token_id", 1) is not None:
+        hf.integer("pad_token_id", 1, low=0, high=OFFSET - 1)  # transformers zeroes that row of the waves, which no position has
     attn = c.Attention(heads, heads, width // heads, bias=True, out_bias=True)
     mlp = c.Mlp(hf.integer("ffn_dim", 4096), hf.choice("activation_function", ACTS, "gelu"), gated=False, bias=True)
     positions = hf.integer("max_position_embeddings", 2048)

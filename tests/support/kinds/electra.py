@@ -13,4 +13,5 @@ KIND = replace(
         "wide heads": {"num_attention_heads": 2, "num_hidden_layers": 3, "layer_norm_eps": 0.01},
         "wider, tanh gelu": {"hidden_act": "gelu_new", "max_position_embeddings": 37, "embedding_size": 40},
     },
+    dtypes=("plain", "wider, tanh gelu"),
 )

@@ -14,5 +14,6 @@ KIND = Kind(
     },
     changes=(("plain", {"scale_embedding": False}), ("plain", {"activation_function": "relu"}), ("plain", {"attention_heads": 8})),
     refused=(("plain", {"attention_heads": 5}, "d_model % attention_heads == 0"),),
+    reads=("pad_token_id",),
     silent=r".*attn\.k\.bias",  # it adds the same to every score of a query
 )  # fmt: skip
