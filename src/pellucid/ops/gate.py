@@ -147,9 +147,9 @@ def capped(x: Tensor, cap: float) -> Tensor:
 
 def clipped(x: Tensor, clip: float) -> Tensor:
     """Compute x, but no less than −clip and no more than clip."""
-    return note(
-        x.clamp(-clip, clip), CLIP.name, (x,), (), lambda i: Terms(clip=x[i].clamp(-clip, clip)).of(x=x[i]), settings=lambda: {"clip": clip}
-    )
+    most = min(clip, torch.finfo(x.dtype).max)
+    terms = lambda i: Terms(clip=x[i].clamp(-most, most)).of(x=x[i])  # noqa: E731
+    return note(x.clamp(-most, most), CLIP.name, (x,), (), terms, settings=lambda: {"clip": clip})
 
 
 def bounded(x: Tensor, cap: float) -> Terms:
