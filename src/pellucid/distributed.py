@@ -233,6 +233,14 @@ def join(data: int, tensor: int, patience: timedelta = PATIENCE) -> Ranks:
     return Ranks(data, tensor, number() // tensor, number() % tensor, *groups)
 
 
+def leave() -> None:
+    """End the exchanges when every rank is here: a process that ends while its threads listen to another may be aborted."""
+    if dist.is_initialized():
+        with exchange():
+            dist.monitored_barrier(timeout=PREPARATION)
+            dist.destroy_process_group()
+
+
 @contextmanager
 def exchange() -> Iterator[None]:
     """Turn the failure of an exchange into a RankError that names the ranks without a sign of life."""

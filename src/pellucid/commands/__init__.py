@@ -30,7 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         messages.use(settings.language)
         if started() > 1 and rest and rest[0] not in SEVERAL:
             raise UseError("ranks.command", command=rest[0], started=started(), allowed=", ".join(SEVERAL))
-        return app.run(app.build(*rest[:1]), rest, screen)
+        code = app.run(app.build(*rest[:1]), rest, screen)
+        if started() > 1:
+            leave()
+        return code
     except PellucidError as wrong:
         if started() == 1 or speaks():
             screen.fault(str(wrong))
@@ -44,6 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         messages.use(None)
         if argv is None:
             gc.freeze()  # the process ends, and its memory with it: nothing is left to collect
+
+
+def leave() -> None:
+    """End what this process exchanges with others, if it does."""
+    if "pellucid.distributed" in sys.modules:
+        from pellucid.distributed import leave
+
+        leave()
 
 
 def speaks() -> bool:
