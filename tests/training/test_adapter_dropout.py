@@ -149,7 +149,7 @@ def test_a_run_with_dropout(folder: Path, tmp_path: Path) -> None:
     recorded = run.replay(4, only="layers.0.attn.o.adapters.mine.dropped")
     dropped = [s.value for s in recorded.all("layers.0.attn.o.adapters.mine.dropped")]
     assert dropped and all(0.1 < float((x == 0).float().mean()) < 0.5 for x in dropped)
-    assert all(m.mask is None for m in run.built[0].dropout.additions) and len(run.built[0].dropout.additions) == 4
+    assert all(m.drawn is None for m in run.built[0].dropout.additions) and len(run.built[0].dropout.additions) == 4
     assert Replay(plain.parent).built[0].dropout.additions == []
 
 

@@ -17,11 +17,11 @@ from pellucid.watching.tap import tap
 class Addition(nn.Module):
     """x [... in] -> (x Aᵀ) Bᵀ [... out], with L numbers in between; lora_a is [L in], lora_b [out L].
 
-    axes: the matrix's own, "(H K) D".  rows: the letter of the rows that it meets.  mask: draws what of x a step of training drops, None
-    outside of one; dropout: the share.  place: the path that the draw is of, which matrices with one A share.
+    axes: the matrix's own, "(H K) D".  rows: the letter of the rows that it meets.  drawn: makes the mask of what a step of training
+    drops, None outside of one; dropout: the share.  place: the path that the draw is of, which matrices with one A share.
     """
 
-    mask: Callable[[Tensor], Tensor] | None = None
+    drawn: Callable[[Tensor], Tensor] | None = None
     dropout, place = 0.0, ""
 
     def __init__(self, a: nn.Parameter, b: nn.Parameter, scale: float, axes: str, rows: str) -> None:
@@ -32,8 +32,8 @@ class Addition(nn.Module):
         self.lora_a, self.lora_b = holder(a), holder(b)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.mask is not None:
-            x = tap(ops.dropped(x, self.mask(x)), f"dropped: B {self.rows} {self.inner}")
+        if self.drawn is not None:
+            x = tap(ops.dropped(x, self.drawn(x)), f"dropped: B {self.rows} {self.inner}")
         low = tap(self.lora_a(x), f"lora_a: B {self.rows} L")
         return tap(self.lora_b(low), f"lora_b: B {self.rows} {self.out}")
 

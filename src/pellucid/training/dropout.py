@@ -36,8 +36,8 @@ class Dropout:
         """Let the forward inside have the masks of one micro-batch, from 0."""
         try:
             for one in self.additions:
-                one.mask = partial(mask, share=one.dropout, seed=f"{self.seed}:{self.step}:{micro}:{one.place}")
+                one.drawn = partial(mask, share=one.dropout, seed=f"{self.seed}:{self.step}:{micro}:{one.place}")
             yield
         finally:
             for one in self.additions:
-                one.mask = None
+                one.drawn = None
