@@ -101,9 +101,9 @@ def run_recipe(
             recorder = None if recipe.watch is None else StepRecorder(run, recipe, recipe.watch)
             if ranks.first:
                 write_run(folder, recipe, objective.tokenizer, run.identity, run.step)
-            taken = quizzing(recipe, run, on)
+            taken, begun = quizzing(recipe, run, on), run.step
             ended = run.train(progress, lambda: stop.received, taken, None if recorder is None else recorder.take)
-            if ranks.first:
+            if ranks.first and run.step > begun:
                 meter.write(folder)
         try:
             if ended and not stop.received:
