@@ -84,12 +84,12 @@ def test_every_panel_follows_the_step(run: pellucid.Run) -> None:
     """The shown step marks the curves, and is the one of the table and the second pattern; a step that is not recorded is the newest."""
     first, last = training_document(run, 4), training_document(run)
     assert last == training_document(run, 5) and last["step"] == STEPS and last["watched"] == WATCHED and last["taken"] == STEPS
-    assert kinds(first["panels"]) == ["lines", "lines", "matrix", "matrix", "plane", "matrix", "table"]
-    assert [p.get("marked") for p in first["panels"][:2]] == [4, 4] != [p.get("marked") for p in last["panels"][:2]]
-    assert first["panels"][2] == last["panels"][2] and first["panels"][3] != last["panels"][3]
-    assert [p == q for p, q in zip(first["panels"][4:6], last["panels"][4:6], strict=True)] == [True, True]
-    table = first["panels"][6]
-    assert table["kind"] == "table" and first["panels"][6] != last["panels"][6]
+    assert kinds(first["panels"]) == ["lines", "lines", "matrix", "lines", "matrix", "matrix", "plane", "matrix", "table"]
+    losses, facts, answers, parts, *others, table = first["panels"]
+    assert [p.get("marked") for p in (losses, facts, parts)] == [4, 4, 4]
+    assert [last["panels"][i].get("marked") for i in (0, 1, 3)] == [STEPS] * 3 and answers == last["panels"][2]
+    assert [p == q for p, q in zip(others, last["panels"][4:8], strict=True)] == [True, False, True, True]
+    assert table["kind"] == "table" and table != last["panels"][8]
     own = film.about(run, 4)["parameters"]
     assert {row[0]: row[1] for row in table["rows"]} == {path: one["norm"] for path, one in own.items()}
     assert first["shapes"]["layers.0.ffn.down.weight"] == list(run.model(4).module.get_parameter("layers.0.ffn.down.weight").shape)
@@ -98,4 +98,4 @@ def test_every_panel_follows_the_step(run: pellucid.Run) -> None:
 def test_a_run_without_records_has_its_loss(tmp_path: Path) -> None:
     document = training_document(watched_run(tmp_path, RECIPE.partition("[watch]")[0]))
     assert (document["watched"], document["step"], document["parameters"]) == ([], None, [])
-    assert kinds(document["panels"]) == ["lines"] and document["taken"] == STEPS
+    assert kinds(document["panels"]) == ["lines", "lines", "matrix"] and document["taken"] == STEPS

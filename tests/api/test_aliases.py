@@ -66,6 +66,7 @@ def wrong(family: str) -> list[str]:
 def apart(x: Tensor, ours: Tensor, fused: bool) -> bool:
     """Whether their output is not ours: heads may stand before tokens there, positions may have no batch."""
     x = x.transpose(1, 2) if x.ndim == 4 and x.shape[2] == ours.shape[1] else x
+    x = x.expand_as(ours) if x.shape == ours.shape[1:] else x
     x = x.expand(len(ours), *x.shape[1:]) if len(x) == 1 and x.ndim == 3 else x
     if x.numel() != ours.numel():
         return True

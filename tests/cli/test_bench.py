@@ -158,9 +158,9 @@ def test_what_is_timed_is_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
     lengths: list[int] = []
     honest = Plans.step
 
-    def spied(plans: Plans, feed: Any, proposed: Any) -> Any:
+    def spied(plans: Plans, feed: Any, proposed: Any, **more: Any) -> Any:
         lengths.extend(plans.pages.length[r] for r in feed)
-        return honest(plans, feed, proposed)
+        return honest(plans, feed, proposed, **more)
 
     monkeypatch.setattr(Plans, "step", spied)
     timed = timing.decode(model, bill, 4)

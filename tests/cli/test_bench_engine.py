@@ -74,9 +74,9 @@ def test_outside_is_a_step_without_its_plan() -> None:
     spent, clock = [0.0], lambda: spent[0]
     step, replay = Plans.step, native.Plan.replay
 
-    def slow(plans: Plans, feed: Any, proposed: Any) -> Any:
+    def slow(plans: Plans, feed: Any, proposed: Any, **more: Any) -> Any:
         spent[0] += 5.0
-        return step(plans, feed, proposed)
+        return step(plans, feed, proposed, **more)
 
     def quicker(plan: native.Plan) -> None:
         spent[0] += 2.0

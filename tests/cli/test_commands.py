@@ -268,7 +268,9 @@ def test_train_calls_the_recipe(tmp_path: Path, capsys: Captured, monkeypatch: p
     """Settings reach the run, progress is written to stderr and the folder to stdout."""
     import pellucid.training
 
-    def made(path: Path, out: Path | None, resume: bool, threads: int | None, progress: Any, restart: bool, inexact: bool) -> Path:
+    def made(
+        path: Path, out: Path | None, resume: bool, threads: int | None, progress: Any, restart: bool, inexact: bool, root: Path | None
+    ) -> Path:
         progress({"step": 3, "loss": 1.23456})
         assert (path.name, out, resume, threads, restart, inexact) == ("r.toml", tmp_path, True, 2, False, False)
         return tmp_path / "model"

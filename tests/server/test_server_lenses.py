@@ -158,7 +158,16 @@ def test_masks_are_what_queries_see(api: Served) -> None:
     module: Any = api.session.registry["pellucid/capitals"].module.layers[1].attn
     with swapped(module, "limits", [window(3)]):
         mask = api.run("pellucid/capitals", CAPITAL)["masks"]["layers.1.attn"]
-        assert mask == {"causal": True, "window": 3, "chunk": None, "until": 0, "source": False, "chosen": None, "fill": None}
+        assert mask == {
+            "causal": True,
+            "window": 3,
+            "chunk": None,
+            "until": 0,
+            "source": False,
+            "chosen": None,
+            "fill": None,
+            "around": False,
+        }
         seen = module.mask(Step.plain(at[None])).materialize(at[None], at[None])[0][0, 0]
         assert torch.equal(seen, (at[None] <= at[:, None]) & (at[:, None] - at[None] < mask["window"]))
         both = (prefix(4) & window(3)).allowed
