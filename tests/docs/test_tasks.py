@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pellucid.commands import main
+
 ROOT = Path(__file__).parents[2]
 TASKS = ["setup", "test", "check", "page", "bench", "docs"]
-YAML = [".github/workflows/ci.yml", ".github/workflows/wheels.yml", ".pre-commit-config.yaml", "mkdocs.yml"]
+YAML = [".github/workflows/ci.yml", ".github/workflows/site.yml", ".github/workflows/wheels.yml", ".pre-commit-config.yaml", "mkdocs.yml"]
 YAML += sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 OWN = "sudo apt-get"  # what a runner lacks
 
@@ -69,6 +71,17 @@ def test_another_workflow_is_seen() -> None:
 def test_the_workflow_knows_three_systems() -> None:
     rows = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"]["check"]["strategy"]["matrix"]["include"]
     assert {row["system"].partition("-")[0] for row in rows} == {"ubuntu", "macos", "windows"}
+
+
+def test_the_site_is_made_by_commands_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page and exhibit that the site has is written by its own command; one of a model that no page runs is refused."""
+    monkeypatch.chdir(tmp_path)
+    commands = [c.split() for c in steps_of_workflow(read(".github/workflows/site.yml")) if c.startswith("pellucid ")]
+    assert {c[1] for c in commands} == {"page", "exhibit"}
+    for command in commands:
+        (tmp_path / command[-1]).parent.mkdir(parents=True, exist_ok=True)
+        assert main(command[1:]) == 0 and (tmp_path / command[-1]).stat().st_size > 10_000, command
+    assert main(["page", "pellucid/capitals-bert", "--out", "bert.html"]) == 2
 
 
 def test_tasks_are_named_and_run() -> None:
