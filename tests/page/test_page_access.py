@@ -55,6 +55,23 @@ FOCUSED = """() => { const e = document.activeElement, b = e.getBoundingClientRe
   return [Number(e.dataset.number ?? -1), marked, hit, e.outerHTML.slice(0, 100)]; }"""
 
 
+def free(focused: list[Any]) -> bool:
+    """Whether what has the focus is marked, and under no other element."""
+    _, marked, hit, html = focused
+    return bool(marked and (hit or "hidden" in html))
+
+
+def at_rest(page: Page) -> list[Any] | None:
+    """Return what has the focus; if something lies over it, as it is within a second, when the page has scrolled to it."""
+    focused: list[Any] | None = None
+    for _ in range(10):
+        focused = page.evaluate(FOCUSED)
+        if focused is None or free(focused):
+            break
+        page.wait_for_timeout(100)
+    return focused
+
+
 def arrive(tab: Tab, name: str, dark: int, chinese: int, narrow: int) -> Page:
     tab.page.set_viewport_size({"width": WIDTHS[narrow], "height": 900})
     tab.page.emulate_media(color_scheme="dark" if dark else "light")
@@ -109,14 +126,13 @@ def test_every_control_is_reached_by_tab(tab: Tab, name: str, narrow: int) -> No
     count, seen, wrong = page.evaluate(NUMBER), set[int](), list[object]()
     for _ in range(2 * count + 20):
         page.keyboard.press("Tab")
-        focused = page.evaluate(FOCUSED)
+        focused = at_rest(page)
         if focused is None:
             if len(seen) == count:
                 break
             continue
-        number, marked, hit, html = focused
-        seen.add(number)
-        if not (marked and (hit or "hidden" in html)):
+        seen.add(focused[0])
+        if not free(focused):
             wrong.append(focused)
     assert wrong == []
     assert [n for n in range(count) if n not in seen] == [], page.evaluate(
