@@ -59,6 +59,13 @@ def test_ranks_train_as_one_does(measured: Callable[[str, int], Measured], famil
     assert max(got.values()) < BOUND, got
 
 
+def test_weights_of_every_neuron_train_as_on_one_rank(measured: Callable[[str, int], Measured]) -> None:
+    """Apertus' activation has two learned numbers, of which each rank's neurons give a part of the gradient."""
+    got = measured("grids", 2)["apertus data=1 tensor=2"]
+    assert got.pop("tokens") == 0
+    assert max(got.values()) < BOUND, got
+
+
 MUTANTS = (
     "latent attention shares nothing", "experts share nothing", "the vocabulary shares nothing", "a norm of each head is trained alone",
     "gradients are averaged", "a rank divides by its own targets", "a split weight's norm is one rank's",

@@ -45,6 +45,7 @@ S = replace(SETTINGS, steps=STEPS, batch=5, learning_rate=1e-2, weight_decay=0.3
 ROUNDING = ".attn.k.bias"  # gpt2's: its gradient is rounding alone, which AdamW makes a step of
 CALM = {"qwen3_next": 0.1}  # with weights of 0.3 a rounding grows a hundredfold in a step of its delta rule
 FAMILIES = ("gpt2", "llama", "deepseek_v3", "qwen3_moe", "qwen3_next")
+OF_TENSORS = ("apertus",)  # whose feed-forward part has weights that every neuron uses
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 PATIENCE = timedelta(seconds=60)
 Measured = dict[str, Any]
@@ -244,7 +245,8 @@ def grids(root: Path) -> Measured:
     out: Measured = {}
     for data, tensor in ((2, 1), (1, 2)) if started() == 2 else ((2, 2), (4, 1)):
         ranks = join(data, tensor, PATIENCE)
-        for family in FAMILIES if (data, tensor) != (4, 1) or FULL else ("deepseek_v3",):
+        families = FAMILIES if (data, tensor) != (4, 1) or FULL else ("deepseek_v3",)
+        for family in (*families, *OF_TENSORS) if (data, tensor) == (1, 2) else families:
             out[f"{family} {ranks}"] = trained(family, ranks, root / f"{family}-{data}x{tensor}")
     return out | (states(root) if started() == 4 else mutants(root) | resumed(root))
 

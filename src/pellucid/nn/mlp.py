@@ -22,7 +22,11 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
         up = tap(self.up(self.ranks.shared(x)), "up: B T F")
-        return self.down(tap(ops.gate(up, None, self.act), "neurons: B T F"))  # type: ignore[no-any-return]
+        return self.down(tap(self.activate(up), "neurons: B T F"))  # type: ignore[no-any-return]
+
+    def activate(self, up: Tensor) -> Tensor:
+        """Return the neurons [B T F] of their inputs."""
+        return ops.gate(up, None, self.act)
 
 
 class XieluMlp(Mlp):
@@ -38,9 +42,8 @@ class XieluMlp(Mlp):
         self.register_buffer("beta", torch.tensor(0.5))
         self.register_buffer("eps", torch.tensor(-1e-6))
 
-    def forward(self, x: Tensor, step: object = None) -> Tensor:
-        up = tap(self.up(x), "up: B T F")
-        return self.down(tap(ops.xielu(up, self.alpha_p, self.alpha_n, self.beta, self.eps), "neurons: B T F"))  # type: ignore[no-any-return]
+    def activate(self, up: Tensor) -> Tensor:
+        return ops.xielu(up, self.alpha_p, self.alpha_n, self.beta, self.eps)
 
 
 class GatedMlp(Mlp):
