@@ -7,7 +7,6 @@ free for later, too.
 """
 
 import json
-import resource
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,12 @@ SCHEMA = 1
 WARM = 20  # steps, before which a step's time is that of first calls
 
 
-def resident() -> int:
-    """Return the bytes that this process has held at most."""
+def resident() -> int | None:
+    """Return the bytes that this process has held at most; None on Windows, where Python cannot tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -36,7 +39,9 @@ class MemoryMeter:
 
     def write(self, folder: Path) -> None:
         """Write what the run took so far; what it took before it was stopped counts too."""
-        peak = max(resident() - self.before, peak_of(folder) or 0)
+        if (now := resident()) is None or self.before is None:
+            return
+        peak = max(now - self.before, peak_of(folder) or 0)
         try:
             with replacing(folder / METER, TrainError) as part:
                 part.write_text(json.dumps({"schema": SCHEMA, "peak": peak}) + "\n", encoding="utf-8")
