@@ -54,6 +54,7 @@ def folder_of(name: str) -> Any:
     specimen = load("pellucid/capitals")
     with tempfile.TemporaryDirectory() as folder:
         made = Model(name, random_weights(name, cfg, torch.bfloat16), family(kind.name), entry["config"], specimen.tokenizer)
+        made.files = specimen.files
         made.save(Path(folder) / "model")
         yield str(Path(folder) / "model")
 
