@@ -111,7 +111,8 @@ class Acting:
     def write(self, prompt: str) -> str:
         """Ask, and let the model write up to the end of the sentence, greedily. Returns its words."""
         self.add("asks", prompt)
-        ids, start = self.model.ids(self.text), len(self.model.ids(self.text))
+        ids = self.model.ids(self.text)
+        start = len(ids)
         for _ in range(NEW):
             self.again += len(ids)
             with torch.no_grad():

@@ -22,6 +22,7 @@ from pellucid.config import Config
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bill import BYTES
 from pellucid.counting.formats import DTYPES
+from pellucid.counting.published import entry_of
 from pellucid.counting.variants import with_attention, with_experts
 from pellucid.errors import CheckpointError, ConfigError, UseError
 from pellucid.families.fields import Fields
@@ -153,12 +154,12 @@ def of_another_form(name: str | Path, ignore: Iterable[str], dtype: str) -> Iter
 
 def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Iterable[str] = ()) -> tuple[str, Config]:
     """Return the family's name and the config of a model's name."""
-    entry = None if Path(name).exists() else catalog.find(catalog.models(), str(name))
+    entry = entry_of(name)
     if entry is not None and "statements" in entry:
         raise UseError("count.undisclosed", name=entry["name"])
     if entry is not None and "literal" in entry:
         return entry["family"], literal({**entry["literal"], **fields}, f"catalogue: {entry['id']}")
-    values, file = (entry["config"], f"catalogue: {entry['id']}") if entry is not None else config_of(name, ignore)
+    values, file = values_of(name, ignore)
     kind, cfg = families.understand(put(values, fields), file, ignore)
     return kind.name, cfg
 
@@ -167,8 +168,7 @@ def assumed(name: str | Path, fields: Mapping[str, Any], kind: str) -> tuple[str
     """Return the family and the config that `kind` makes of a config.json, and the names of the fields that it does not read."""
     if kind not in families.known():
         raise UseError("count.assume", found=kind, near=", ".join(catalog.nearest(families.known(), kind)) or "llama")
-    entry = None if Path(name).exists() else catalog.find(catalog.models(), str(name))
-    values, file = (entry["config"], f"catalogue: {entry['id']}") if entry is not None and "config" in entry else config_of(name)
+    values, file = values_of(name)
     hf = Fields({**put(values, fields), "model_type": kind}, file)
     cfg = families.family(kind).config(hf)
     left = [part.prefix + name for part in (hf, *hf.inner()) for name, _ in part.unread(cfg)]
@@ -177,13 +177,18 @@ def assumed(name: str | Path, fields: Mapping[str, Any], kind: str) -> tuple[str
 
 def ahead(name: str | Path, cfg: Config) -> Iterator[str]:
     """Yield the note of modules that predict a token further ahead, behind the last layer: they are another model, and are not counted."""
-    entry = None if Path(name).exists() else catalog.find(catalog.models(), str(name))
-    values = (entry or {}).get("config") if entry is not None else config_of(name)[0]
-    modules = (values or {}).get("num_nextn_predict_layers")
+    entry = entry_of(name)
+    modules = None if entry is not None and "config" not in entry else values_of(name)[0].get("num_nextn_predict_layers")
     if isinstance(modules, int) and 0 < modules < 100 and cfg.encoder is None:
         with torch.device("meta"):
             each = sum(p.numel() for p in MultiTokenPrediction(cfg).parameters())
         yield say("count.note.ahead", modules=modules, parameters=f"{modules * each:,}")
+
+
+def values_of(name: str | Path, ignore: Iterable[str] = ()) -> tuple[Mapping[str, Any], str]:
+    """Return the config.json of a name, the catalogue's where it has one, and the file that errors name."""
+    entry = entry_of(name)
+    return (entry["config"], f"catalogue: {entry['id']}") if entry is not None and "config" in entry else config_of(name, ignore)
 
 
 def put(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -99,12 +99,12 @@ def add(app: typer.Typer) -> None:
 
 def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Progress], Against]":
     """Return a function that times the context's tokens and `new` + 1 more in turns with another library. A UseError if it cannot run."""
-    from pellucid import catalog
     from pellucid.api.count import config_of
     from pellucid.api.model import place
     from pellucid.bench import peers
     from pellucid.bench.timing import tokens
     from pellucid.checkpoint.folder import GGUF
+    from pellucid.counting.published import entry_of
     from pellucid.engine.engine import Engine
 
     peers.require(peer)
@@ -112,7 +112,7 @@ def ready(peer: str, name: str) -> "Callable[[Decoder, Bill, int, int, Progress]
     file = None if peer != "llama.cpp" else Path(name) if name.endswith(GGUF) and Path(name).is_file() else peers.gguf_of(folder, name)
 
     def fields() -> dict[str, Any]:
-        entry = None if Path(name).exists() else catalog.find(catalog.models(), name)
+        entry = entry_of(name)
         return {} if folder is not None else config_of(name)[0] if entry is None else entry.get("config", {})
 
     def run(module: "Decoder", bill: "Bill", new: int, threads: int, progress: "Progress") -> "Against":

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from pellucid import catalog
 from pellucid.bench import last_measured
+from pellucid.counting.published import entry_of
 from pellucid.messages import say
 
 INSIDE = "  "
@@ -12,7 +12,7 @@ INSIDE = "  "
 
 def sources(name: str | Path, device: str | None) -> Iterator[str]:
     """Yield lines: the source of a model's config, its published figures, the catalogue's notes; and those of a device."""
-    entry = None if Path(name).exists() else catalog.find(catalog.models(), str(name))
+    entry = entry_of(name)
     if entry is None:
         yield say("count.sources.own", name=name)
     else:
