@@ -1,6 +1,7 @@
 // A run of a prompt, computed here: every tensor of each step, row by row by the plan, and the documents that the server would write of it.
 
-import type { MaskDocument, TokenDocument } from "../run/documents";
+import { stretch, type Mask } from "../draw/mask";
+import type { TokenDocument } from "../run/documents";
 import type { Edit } from "../run/edits";
 import { axes, type Answer, type Candidate, type Run, type Stats, type Step, type Tensor } from "../run/types";
 import { drawToken, GREEDY, probabilities, stages, type Sampling } from "../sampling/stages";
@@ -34,6 +35,12 @@ export class LiveModel {
   // The axes of a tensor of one row.
   shape(path: string): readonly number[] {
     return this.taps.get(path)?.shape ?? [];
+  }
+
+  // The keys that the query of a position sees in an attention, as a range: the first, and the first after them.
+  seen(part: string, position: number): [number, number] {
+    const mask = (this.document.run["masks"] as Record<string, Mask>)[part];
+    return mask ? stretch(mask, position) : [0, position + 1];
   }
 
   // The change that an edit makes to row `row` of `rows`; undefined if it leaves that row alone. A RangeError for an edit that is not made here.
@@ -75,7 +82,7 @@ export class LiveModel {
     const all = (path: string): Float32Array => joined([...before.map((s) => s.values.get(path) ?? new Float32Array()), values.get(path) ?? new Float32Array()]);
     const k = all(key), v = all(`${part}.v`), z = values.get(`${part}.z`) ?? new Float32Array();
     const [, , heads = 1, width = 1] = this.taps.get(query)?.shape ?? [], groups = this.taps.get(key)?.shape[2] ?? 1, out = this.taps.get(`${part}.v`)?.shape[3] ?? 1;
-    const keys = past + fed, mask = (this.document.run["masks"] as Record<string, MaskDocument>)[part], scale = Number(scores.settings["scale"]);
+    const keys = past + fed, scale = Number(scores.settings["scale"]);
     const raw = new Float32Array(heads * fed * keys), shares = new Float32Array(raw.length);
     let error = 0;
     for (let h = 0; h < heads; h++)
@@ -86,14 +93,14 @@ export class LiveModel {
           for (let i = 0; i < width; i++) sum += (q[at + i] ?? 0) * (k[(s * groups + g) * width + i] ?? 0);
           raw[from + s] = sum * scale;
         }
-        const first = Math.max(0, mask?.window ? position - mask.window + 1 : 0, mask?.chunk ? Math.floor(position / mask.chunk) * mask.chunk : 0);
+        const [first, after] = this.seen(part, position);
         let top = -Infinity, total = 0;
-        for (let s = first; s <= position; s++) top = Math.max(top, raw[from + s] ?? 0);
-        for (let s = first; s <= position; s++) total += Math.exp((raw[from + s] ?? 0) - top);
-        for (let s = first; s <= position; s++) shares[from + s] = Math.exp((raw[from + s] ?? 0) - top) / total;
+        for (let s = first; s < after; s++) top = Math.max(top, raw[from + s] ?? 0);
+        for (let s = first; s < after; s++) total += Math.exp((raw[from + s] ?? 0) - top);
+        for (let s = first; s < after; s++) shares[from + s] = Math.exp((raw[from + s] ?? 0) - top) / total;
         for (let i = 0; i < out; i++) {
           let sum = 0;
-          for (let s = first; s <= position; s++) sum += (shares[from + s] ?? 0) * (v[(s * groups + g) * out + i] ?? 0);
+          for (let s = first; s < after; s++) sum += (shares[from + s] ?? 0) * (v[(s * groups + g) * out + i] ?? 0);
           error = Math.max(error, Math.abs(sum - (z[(t * heads + h) * out + i] ?? 0)));
         }
       }

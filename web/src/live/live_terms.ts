@@ -1,19 +1,12 @@
 // What a cell's number is made of: its factors by name, what is added, and the sum, in double, as the ops of src/pellucid/ops tell it.
 
-import type { MaskDocument } from "../run/documents";
 import type { Terms } from "../run/types";
+import { act } from "../sums/acts";
 import { joined, type LiveRun, type LiveStep } from "./live_run";
 import type { StepTensor } from "./present";
 
 type Columns = Record<string, number[]>;
 interface Made { factors: Columns; added?: Record<string, number>; about?: Record<string, number> }
-
-const ACTS: Record<string, (x: number) => number> = {
-  silu: (x) => x / (1 + Math.exp(-x)),
-  relu: (x) => Math.max(0, x),
-  relu2: (x) => Math.max(0, x) ** 2,
-  gelu_tanh: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
-};
 
 // A cell of a tensor in one step, and what it was made from.
 class Cell {
@@ -43,11 +36,11 @@ class Cell {
 
   // The scores of one query with every key, in double; -Infinity where the mask hides a key.
   scores(query: string, key: string, h: number, t: number, scale: number, hidden: boolean): number[] {
-    const part = query.replace(/\.[^.]+$/, ""), mask = (this.run.model.document.run["masks"] as Record<string, MaskDocument>)[part];
+    const part = query.replace(/\.[^.]+$/, "");
     const q = this.vector(this.step.values.get(query) ?? new Float32Array(), query, t, h), k = this.stored(key), position = this.step.past + t;
-    const first = Math.max(0, mask?.window ? position - mask.window + 1 : 0, mask?.chunk ? Math.floor(position / mask.chunk) * mask.chunk : 0);
+    const [first, after] = this.run.model.seen(part, position);
     return Array.from({ length: this.keys }, (_, s) => {
-      if (hidden && (s < first || s > position)) return -Infinity;
+      if (hidden && (s < first || s >= after)) return -Infinity;
       const other = this.vector(k, key, s, this.group(query, key, h));
       return q.reduce((sum, x, i) => sum + x * (other[i] ?? 0), 0) * scale;
     });
@@ -78,9 +71,9 @@ const OPS: Record<string, (c: Cell) => Made> = {
     return { factors: { q, k, ...(scale === 1 ? {} : { scale: q.map(() => scale) }) } };
   },
   softmax: (c) => {
-    const [, h = 0, t = 0, s = 0] = c.at, raw = c.input(0), part = c.tensor.path.replace(/\.[^.]+$/, ""), mask = (c.run.model.document.run["masks"] as Record<string, MaskDocument>)[part];
-    const position = c.step.past + t, first = Math.max(0, mask?.window ? position - mask.window + 1 : 0, mask?.chunk ? Math.floor(position / mask.chunk) * mask.chunk : 0);
-    const row = Array.from({ length: c.keys }, (_, i) => (i < first || i > position ? -Infinity : (raw[(h * c.step.fed.length + t) * c.keys + i] ?? NaN)));
+    const [, h = 0, t = 0, s = 0] = c.at, raw = c.input(0), part = c.tensor.path.replace(/\.[^.]+$/, "");
+    const [first, after] = c.run.model.seen(part, c.step.past + t);
+    const row = Array.from({ length: c.keys }, (_, i) => (i < first || i >= after ? -Infinity : (raw[(h * c.step.fed.length + t) * c.keys + i] ?? NaN)));
     const top = Math.max(...row), e = row.map((x) => Math.exp(x - top)), sum = e.reduce((a, b) => a + b, 0);
     return { factors: { e: [e[s] ?? NaN], over: [1 / sum] }, about: { x: row[s] ?? NaN, top, sum } };
   },
@@ -122,7 +115,7 @@ function normed(c: Cell): { x: number; row: number[]; gain: Columns } {
 
 function gated(c: Cell): Made {
   const x = c.rowOf(0)[c.offset] ?? NaN, up = c.tensor.inputs.length > 1 ? [c.rowOf(1)[c.offset] ?? NaN] : undefined;
-  return { factors: { act: [(ACTS[String(c.tensor.settings["act"])] ?? (() => NaN))(x)], ...(up ? { up } : {}) }, about: { x } };
+  return { factors: { act: [act(String(c.tensor.settings["act"]))?.(x) ?? NaN], ...(up ? { up } : {}) }, about: { x } };
 }
 
 const finite = (x: number): number | null => (Number.isFinite(x) ? x : null);
