@@ -18,7 +18,7 @@ from pellucid.errors import UseError
 from pellucid.html.file import inert, packed, page
 from pellucid.html.recording import counts
 from pellucid.html.shown import subject
-from pellucid.messages import language, say
+from pellucid.messages import language
 from pellucid.ops.native import make
 from pellucid.runs.answers import tokenizer_of
 from pellucid.runs.execute import run_prompt
@@ -78,18 +78,16 @@ def live_page(model: Model) -> str:
         **steps(model, plan),
         "plan": plan.document,
         "sha256": {"weights": hashlib.sha256(weights).hexdigest(), "kernels": hashlib.sha256(kernels).hexdigest()},
-        "answers": answers(model, kernels),
+        "answers": answers(model),
     }
     return page({"live": inert(document), "weights": packed(weights), "kernels": packed(kernels)}, ALLOWED)
 
 
-def answers(model: Model, kernels: bytes) -> dict[str, Any]:
-    """Return the server's answers that no run changes: the models, the model's weights and its bill. kernels: those that run it."""
+def answers(model: Model) -> dict[str, Any]:
+    """Return the server's answers that no run changes: the models, the model's weights and its bill."""
     run, _ = subject(model)
-    row = loaded(model).row() | {
-        "held": say("page.live.held", build=hashlib.sha256(kernels).hexdigest()[:12], dtype=str(model.dtype).removeprefix("torch."))
-    }
-    models = {"schema": SCHEMA, "current": model.name, "run": None, "training": None, "models": [row | {"chat": None}]}
+    row = loaded(model).row() | {"chat": None}
+    models = {"schema": SCHEMA, "current": model.name, "run": None, "training": None, "models": [row]}
     return {"models": models, **counts(run, model)}
 
 
