@@ -1,6 +1,6 @@
 """Patching and attribution patching on GPT-2 small's shape, beside TransformerLens and nnsight, in alternating pairs of one run.
 
-    python benchmarks/experiments.py [--transformer-lens PYTHON]... [--nnsight PYTHON] [--pairs 3] [--threads 2] [--tiny]
+    python benchmarks/experiments.py [--transformer-lens PYTHON]... [--nnsight PYTHON] [--pairs 3] [--rows ROW...] [--threads 2] [--tiny]
 
 heads: each head at each position of a 15-token prompt (2,160 trials).  residual: each block's output at each position (180).
 attribution: the gradient of the metric times the difference of two runs, for each head at each position of a 300-token prompt.
@@ -288,6 +288,7 @@ def main() -> None:
     )
     ask.add_argument("--nnsight", metavar="PYTHON", help="an interpreter that has nnsight")
     ask.add_argument("--pairs", type=int, default=3)
+    ask.add_argument("--rows", nargs="+", choices=CHEAPEST_FIRST, default=CHEAPEST_FIRST, help="only these rows")
     ask.add_argument("--threads", type=int, default=2)
     ask.add_argument("--tiny", action="store_true", help="a tiny shape, to see that everything runs")
     ask.add_argument("--out", type=Path, default=HERE / "results" / "experiments.json")
@@ -310,7 +311,7 @@ def main() -> None:
         ]
         peers = [Worker(python, kind, folder, given.threads, given.tiny) for kind, python in options]
         report["versions"] = {worker.name: worker.hello["versions"] for worker in (mine, *peers)}
-        pairs = [(peer, name) for name in CHEAPEST_FIRST for peer in peers if name in peer.hello["names"]]
+        pairs = [(peer, name) for name in given.rows for peer in peers if name in peer.hello["names"]]
         for peer, name in pairs:
             report["rows"].append(row := compared(mine, peer, name, given.pairs))
             write(report, given.out)

@@ -31,8 +31,9 @@ from decode import machine
 from llama_server import serving
 from serve import Small, our_turn
 from shapes import Qwen2, gguf_file
+from tokenizers.pre_tokenizers import ByteLevel
 
-from pellucid.api.model import Model, load
+from pellucid.api.model import Model
 from pellucid.bench.batch_load import mixed
 from pellucid.engine.requests import Request
 from pellucid.families import family
@@ -42,6 +43,7 @@ from pellucid.server.openai.operation import Operation
 from pellucid.server.openai.routes import application
 from pellucid.server.openai.served_model import ServedModel
 from pellucid.server.openai.serving import SERVE_LIMITS, DrainingServer
+from pellucid.tokenizer.tokenizer import Tokenizer
 
 HERE, SEED = Path(__file__).parent, 3
 Times = list[list[float]]  # of each request, the seconds from its beginning to each token
@@ -81,11 +83,18 @@ def from_elsewhere(port: int, path: str, bodies: Sequence[dict[str, Any]]) -> tu
     return seconds, times
 
 
+def vocabulary(size: int) -> Tokenizer:
+    """Return a byte-level tokenizer in which each of `size` ids has a text."""
+    pieces = [*sorted(ByteLevel.alphabet()), *(f"Ġ{i}" for i in range(size))][:size]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+    model = {"type": "BPE", "vocab": {piece: i for i, piece in enumerate(pieces)}, "merges": []}
+    return Tokenizer({"version": "1.0", "added_tokens": [], "pre_tokenizer": level, "decoder": level, "model": model}, "shape")
+
+
 @contextmanager
 def served(module: Decoder, asked: Sequence[Request]) -> Iterator[int]:
     """Serve the model in a thread of this process. Yields the port."""
-    base = load("pellucid/capitals")
-    model = Model("shape", module, family("qwen2"), {}, base.tokenizer)
+    model = Model("shape", module, family("qwen2"), {}, vocabulary(module.config.vocab))
     operation, own = Operation("0"), taken(0)
     one = ServedModel("shape", model, 64 * sum(-(-r.budget // 64) for r in asked), len(asked), "0")
     operation.loaded.set_result({"shape": one})
@@ -100,6 +109,11 @@ def served(module: Decoder, asked: Sequence[Request]) -> Iterator[int]:
         thread.join()
         own.close()
         one.close()
+
+
+def another(bodies: Sequence[dict[str, Any]], turn: int) -> list[dict[str, Any]]:
+    """Return the bodies with another first token in each turn, so that no turn finds an earlier one's prompts cached."""
+    return [{**body, "prompt": [(body["prompt"][0] + turn) % 1000, *body["prompt"][1:]]} for body in bodies]
 
 
 def waits(turns: Sequence[Times]) -> dict[str, float]:
@@ -136,7 +150,8 @@ def measured(module: Decoder, asked: list[Request], pairs: int, file: Path | Non
                 if name == "engine":
                     took = alone()[0]
                 else:
-                    took, times = from_elsewhere(*ways[name])
+                    port, path, bodies = ways[name]
+                    took, times = from_elsewhere(port, path, another(bodies, i))
                     assert [len(t) for t in times] == [r.new for r in asked], [(len(t), r.new) for t, r in zip(times, asked, strict=True)]
                     turns.setdefault(name, []).extend([times] if i else [])
                 seconds.setdefault(name, []).extend([took] if i else [])
