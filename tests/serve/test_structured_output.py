@@ -4,7 +4,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from openai_served import OpenAiServed, long_folder, openai_served
 from pellucid.api.model import Model, load
 from pellucid.engine import engine as engine_module
 from pellucid.engine.engine import Engine
-from pellucid.engine.grammar import GrammarCompiler, GrammarConstraint
+from pellucid.engine.grammar import GrammarCompiler, GrammarConstraint, compute_masks
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.ops.sampling.settings import Sampling
@@ -83,11 +83,12 @@ def test_every_answer_validates(model: Model, compiler: GrammarCompiler) -> None
 
 def test_mutants(model: Model, compiler: GrammarCompiler) -> None:
     """A mask that is not laid on the logits, and one that is always of the text's beginning, are seen."""
-    with swapped(engine_module, "allowed", lambda *a: None):
-        assert schema_faults(model, compiler, 16)
     allowed = GrammarConstraint.allowed
-    with swapped(GrammarConstraint, "allowed", lambda self, written, index: allowed(self, written[:1], index)):
-        assert schema_faults(model, compiler, 16)
+    with swapped(engine_module, "compute_masks", lambda texts: None):  # it would follow texts that no longer fit, at every step
+        with swapped(engine_module, "allowed", lambda *a: None):
+            assert schema_faults(model, compiler, 16)
+        with swapped(GrammarConstraint, "allowed", lambda self, written, index: allowed(self, written[:1], index)):
+            assert schema_faults(model, compiler, 16)
 
 
 def test_a_text_goes_back_to_before_a_proposal(compiler: GrammarCompiler) -> None:
@@ -107,6 +108,44 @@ def test_a_text_goes_back_to_before_a_proposal(compiler: GrammarCompiler) -> Non
                 del text[draw.randrange(len(text) + 1) :]
             else:
                 text.append(draw.choice(ids))
+
+
+def masks_differ(compiler: GrammarCompiler) -> bool:
+    """Return whether masks that were computed together differ anywhere from lone ones, on texts that go on, go back and end."""
+    draw = random.Random(3)
+    forms = [
+        compiler.compile("regex", "(ab|cd){1,3}x?"),
+        compiler.compile("choice", ["aa", "ab"]),
+        compiler.compile("json", {"type": "null"}),
+    ]
+    texts: list[list[int]] = [[] for _ in forms]
+    for _ in range(40):
+        compute_masks((form, text, 0) for form, text in zip(forms, texts, strict=True) if draw.random() < 0.8)
+        for form, text in zip(forms, texts, strict=True):
+            if draw.random() < 0.3:
+                del text[draw.randrange(len(text) + 1) :]
+            mask = form.allowed(text, 0)
+            if not torch.equal(mask, form.copy().allowed(text, 0)):
+                return True
+            ids = [int(i) for i in mask.nonzero().flatten() if int(i) not in compiler.stops]
+            text += [draw.choice(ids)] if ids else []
+    return False
+
+
+def test_masks_computed_together_are_those_computed_alone(compiler: GrammarCompiler) -> None:
+    """Also where a text went on or back in between: the mutant keeps a mask that its matcher has left."""
+    assert not masks_differ(compiler)
+    follow = GrammarConstraint.follow
+
+    def stale(self: GrammarConstraint, written: Sequence[int], index: int) -> Any:
+        kept = dict(self.masks)
+        try:
+            return follow(self, written, index)
+        finally:
+            self.masks.update(kept)
+
+    with swapped(GrammarConstraint, "follow", stale):
+        assert masks_differ(compiler)
 
 
 def test_a_restart_and_several_texts_keep_their_place(model: Model, compiler: GrammarCompiler) -> None:

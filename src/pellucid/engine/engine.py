@@ -40,6 +40,7 @@ from pellucid.engine.bursts import steps_alone
 from pellucid.engine.determinism import require
 from pellucid.engine.draft import Draft
 from pellucid.engine.forward import Forward, first_nonfinite
+from pellucid.engine.grammar import compute_masks
 from pellucid.engine.memory import Memory, edits, page_size, pages_for, restart_lengths
 from pellucid.engine.proposals import learn, propose
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
@@ -229,6 +230,8 @@ class Engine:
         if chunks:
             self.allow_burst(chunks)
             logits = self.run(chunks)
+            sampled = [s for s, rows in chunks.items() if s.pending == rows and not s.proposed]
+            compute_masks((s.request.constraint, s.tokens[len(s.request.prompt) :], s.index) for s in sampled)
             for s, rows in chunks.items():
                 s.edited |= edits(s.key)  # then its rows serve no other request
                 self.process_logits(s, rows, logits[s])

@@ -7,7 +7,8 @@ llguidance computes the masks; the first stage of sampling, `allowed`, lays them
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,7 @@ class GrammarConstraint:
     def __init__(self, matcher: Any, vocab: int, empty: Tensor) -> None:
         self.matcher, self.vocab, self.empty = matcher, vocab, empty
         self.texts: dict[int, tuple[Any, list[int]]] = {}
+        self.masks: dict[int, np.ndarray] = {}  # of texts whose matcher has not moved since
 
     def copy(self) -> "GrammarConstraint":
         """Return the same constraint for another request."""
@@ -100,19 +102,60 @@ class GrammarConstraint:
 
     def allowed(self, written: Sequence[int], index: int) -> Tensor:
         """Return True for each token [V] that may follow. Raises a UseError if the text has become too complex for llguidance."""
+        matcher = self.follow(written, index)
+        if matcher.is_error():
+            raise UseError("grammar.failed", reason=" ".join(matcher.get_error().split()))
+        mask = self.masks.pop(index, None)
+        packed = np.frombuffer(matcher.compute_bitmask(), np.uint8) if mask is None else mask.view(np.uint8)
+        bits = np.unpackbits(packed, count=self.vocab, bitorder="little")
+        tokens = torch.from_numpy(bits.view(bool))
+        tokens[self.empty] = False
+        return tokens
+
+    def failed(self, index: int) -> bool:
+        """Return whether llguidance gave up on text number `index`."""
+        return index in self.texts and bool(self.texts[index][0].is_error())
+
+    def follow(self, written: Sequence[int], index: int) -> Any:
+        """Return the matcher of text number `index` after its new tokens `written`."""
         matcher, read = self.texts.get(index, (None, []))
         if matcher is not None and (surplus := len(read) - agreement(read, written)):
             matcher.rollback(surplus)
             del read[-surplus:]
+            self.masks.pop(index, None)
         if matcher is None or matcher.is_error():
             matcher, read = self.matcher.deep_copy(), []
             self.texts[index] = matcher, read
+            self.masks.pop(index, None)
         for token in written[len(read) :]:
             matcher.consume_token(token)
             read.append(token)
-        if matcher.is_error():
-            raise UseError("grammar.failed", reason=" ".join(matcher.get_error().split()))
-        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), count=self.vocab, bitorder="little")
-        tokens = torch.from_numpy(bits.view(bool))
-        tokens[self.empty] = False
-        return tokens
+            self.masks.pop(index, None)
+        return matcher
+
+
+@cache
+def executor(threads: int) -> Any:
+    """Return llguidance's threads."""
+    from llguidance import LLExecutor
+
+    return LLExecutor(threads)
+
+
+def compute_masks(texts: Iterable[tuple[Any, Sequence[int], int]]) -> None:
+    """Compute the masks of several texts at once, on torch's number of threads, for the next call of `allowed` of each.
+
+    texts: of each its constraint, its new tokens and its number; those whose constraint is no grammar are left alone. At 152,000 ids
+    a mask takes 0.1 ms: one after another, 16 texts would add 3% to a step.
+    """
+    grammars = [text for text in texts if isinstance(text[0], GrammarConstraint) and not text[0].failed(text[2])]
+    due = [(c, index, c.follow(written, index)) for c, written, index in grammars]
+    due = [(c, index, matcher) for c, index, matcher in due if not matcher.is_error()]
+    if len(due) < 2:
+        return
+    from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
+
+    masks = allocate_token_bitmask(len(due), due[0][0].vocab)
+    fill_next_token_bitmask_par(executor(torch.get_num_threads()), [(matcher, i) for i, (_, _, matcher) in enumerate(due)], masks)
+    for (constraint, index, _), mask in zip(due, masks, strict=True):
+        constraint.masks[index] = mask
