@@ -10,7 +10,7 @@ from browser import Tab, chromium, open_tab, serve_from_command  # noqa: E402
 
 PROMPT = {"en": "The capital of France is", "zh": "法国的首都是"}
 VIEWS: dict[str, dict[str, object]] = {
-    "life": {},
+    "map": {"view": "map"},
     "tile": {"tensor": "layers.0.attn.scores", "cell": "0,1,-1,3"},
 }
 WIDTH, HEIGHT = 1440, 900
