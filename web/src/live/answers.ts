@@ -88,11 +88,12 @@ function started(model: LiveModel, body: Body): LiveRun {
     if (!edit || (fixed && (body.new ?? 1) > 1)) throw new Refused(say("page.live.change", { change: text }));
     return edit;
   });
-  const { longest, pieces } = model.document, ids = body.ids ?? model.bpe.encode(body.prompt ?? ""), steps = body.new ?? 1;
+  const { longest, pieces } = model.document, ids = body.ids ?? model.ids(body.prompt ?? ""), steps = body.new ?? 1;
   const outside = ids.find((id) => id >= pieces.length);
   if (outside !== undefined) throw new Refused(say("page.live.row", { field: "ids", found: outside, allowed: `0..${pieces.length - 1}` }));
   if (ids.length === 0) throw new Refused(say("page.live.empty"));
-  if (ids.length + Math.min(steps, MOST) - 1 > longest) throw new Refused(say("page.live.long", { found: ids.length + steps - 1, limit: longest }));
+  const most = model.document.starts === null ? ids.length + steps - 1 : Math.max(ids.length, steps); // of one stack
+  if (most > longest) throw new Refused(say("page.live.long", { found: most, limit: longest }));
   const forced = new Map(Object.entries(body.forced ?? {}).map(([step, id]) => [Number(step), id]));
   const run = changed(() => new LiveRun(model, { prompt: body.ids ? null : (body.prompt ?? ""), ids, steps: Math.min(steps, MOST), sampling: body.sampling ?? {}, forced, edits }));
   runs.set(run.id, run);

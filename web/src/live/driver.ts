@@ -22,10 +22,10 @@ interface Request extends Omit<Asked, "ids" | "forced"> { prompt: string; forced
 const requests = JSON.parse(readFileSync(0, "utf8")) as { runs: Request[]; texts: string[]; timed: number };
 
 const answers = requests.runs.map(({ forced = {}, tensors = false, cells = [], ...request }) => {
-  const run = new LiveRun(model, { ...request, ids: model.bpe.encode(request.prompt), forced: new Map(Object.entries(forced).map(([k, id]) => [Number(k), id])) });
+  const run = new LiveRun(model, { ...request, ids: model.ids(request.prompt), forced: new Map(Object.entries(forced).map(([k, id]) => [Number(k), id])) });
   const numbers = run.steps.map((s) => Object.fromEntries([...s.values].map(([path, x]) => [path, packed(new Uint8Array(x.buffer, x.byteOffset, x.byteLength))])));
-  return { run: run.document(), terms: cells.map(([n, at]) => termsOf(run, n, at)), ...(tensors ? { numbers, steps: run.steps.map((_, k) => ({ tensors: run.tensors(k), map: mapOf(run, k), lens: lensOf(run, k, -1, run.new[k] ?? 0, 5), why: whyOf(run, k, -1, run.new[k] ?? 0) })) } : {}) };
+  return { run: run.document(), terms: cells.map(([n, at]) => termsOf(run, n, at)), ...(tensors ? { numbers, steps: run.steps.map((_, k) => ({ tensors: run.tensors(k), map: mapOf(run, k), lens: lensOf(run, k, run.blanks[0] ?? -1, run.new[k] ?? 0, 5), why: whyOf(run, k, run.blanks[0] ?? -1, run.new[k] ?? 0) })) } : {}) };
 });
 const began = performance.now();
-for (let i = 0; i < requests.timed; i++) plan.step(0, i % document.longest, document.longest);
-writeFileSync(out, JSON.stringify({ answers, ids: requests.texts.map((t) => model.bpe.encode(t)), shown: document.pieces.map((p, id) => (p === null ? "" : model.bpe.shown(id))), rate: (1000 * requests.timed) / (performance.now() - began) }));
+plan.run(Array.from({ length: requests.timed }, (_, i) => ({ token: 0, position: i % document.longest, length: document.longest, edits: [] })), () => {});
+writeFileSync(out, JSON.stringify({ answers, ids: requests.texts.map((t) => model.ids(t)), shown: document.pieces.map((p, id) => (p === null ? "" : model.bpe.shown(id))), rate: (1000 * requests.timed) / (performance.now() - began) }));

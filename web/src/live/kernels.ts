@@ -65,23 +65,33 @@ export class Kernels {
   private words({ op: name, half, words }: PlannedCall, address: readonly number[]): Uint8Array {
     const op = this.ops.get(name);
     if (!op || op.fields.some((f) => !(f in words))) throw new RangeError(`${name}(${Object.keys(words).join(", ")}) is no kernel of this build`);
-    const view = new DataView(new ArrayBuffer(8 * (HEAD + op.fields.length)));
-    let at = 8 * HEAD;
+    const view = new DataView(new ArrayBuffer(8 * (HEAD + op.fields.length))), places = this.places(op);
     op.fields.forEach((field, i) => {
-      const word = words[field] ?? null, letter = op.letters[i];
-      if (letter === "p") {
-        view.setUint32(at, Array.isArray(word) ? (address[word[0]] ?? 0) + word[1] : 0, true);
-        at += 4;
-        return;
-      }
-      at = Math.ceil(at / 8) * 8;
-      if (letter === "d") view.setFloat64(at, word as number, true);
+      const word = words[field] ?? null, letter = op.letters[i], at = places[i] ?? 0;
+      if (letter === "p") view.setUint32(at, Array.isArray(word) ? (address[word[0]] ?? 0) + word[1] : 0, true);
+      else if (letter === "d") view.setFloat64(at, word as number, true);
       else view.setBigInt64(at, BigInt(word as number), true);
-      at += 8;
     });
-    const many = Math.ceil(at / 8);
+    const many = Math.ceil((places.at(-1) ?? 0) / 8);
     [op.code + half, many - HEAD, 0].forEach((n, i) => { view.setBigInt64(8 * i, BigInt(n), true); });
     return new Uint8Array(view.buffer, 0, 8 * many);
+  }
+
+  // Where each word of a call lies, in bytes from its start, and last the end.
+  private places(op: Op): number[] {
+    let at = 8 * HEAD;
+    const starts = Array.from(op.letters.slice(0, op.fields.length), (letter) => {
+      const size = letter === "p" ? 4 : 8, start = Math.ceil(at / size) * size;
+      at = start + size;
+      return start;
+    });
+    return [...starts, at];
+  }
+
+  // Set an integer word of a packed call.
+  set(call: number, name: string, field: string, value: number): void {
+    const op = this.ops.get(name), at = op && this.places(op)[op.fields.indexOf(field)];
+    if (at !== undefined) new BigInt64Array(this.memory, call + at, 1)[0] = BigInt(value);
   }
 
   // Run calls of a packed list, from one number up to another.

@@ -2,7 +2,7 @@
 
 import type { Terms } from "../run/types";
 import { act } from "../sums/acts";
-import { joined, type LiveRun, type LiveStep } from "./live_run";
+import type { LiveRun, LiveStep, Sent } from "./live_run";
 import type { StepTensor } from "./present";
 
 type Columns = Record<string, number[]>;
@@ -12,77 +12,85 @@ interface Made { factors: Columns; added?: Record<string, number>; about?: Recor
 class Cell {
   constructor(readonly run: LiveRun, readonly step: LiveStep, readonly tensor: StepTensor, readonly shape: readonly number[], readonly at: readonly number[]) {}
 
-  get row(): number { return this.at[1] ?? 0; } // of tensors [B T ...]
+  private get lead(): number { return this.tensor.dims.startsWith("N") ? 1 : 2; } // the axes before a row's own
+  get row(): number { return this.at[this.lead - 1] ?? 0; } // of tensors [B T ...] and [N ...]
   get position(): number { return this.step.past + this.row; }
-  get keys(): number { return this.step.past + this.step.fed.length; }
+  get part(): string { return this.tensor.path.replace(/\.[^.]+$/, ""); }
 
   // Where the cell lies within its row.
-  get offset(): number { return this.at.slice(2).reduce((n, i, axis) => n * (this.shape[axis + 2] ?? 1) + i, 0); }
+  get offset(): number { return this.at.slice(this.lead).reduce((n, i, axis) => n * (this.shape[axis + this.lead] ?? 1) + i, 0); }
 
   input(i: number): Float32Array { return this.step.values.get(this.tensor.inputs[i] ?? "") ?? new Float32Array(); }
   weight(i: number): Float32Array { return this.run.model.weight(this.tensor.weights[i] ?? ""); }
 
+  // The row that a row [N ...] is, and those of a token.
+  get sent(): readonly Sent[] { return this.step.sent.get(this.part) ?? this.step.sent.get(this.tensor.path.replace(/\.routed_out$/, "")) ?? []; }
+
   // The numbers of a row of an input of the step.
-  rowOf(i: number): number[] {
-    const x = this.input(i), width = x.length / this.step.fed.length;
-    return [...x.subarray(this.row * width, (this.row + 1) * width)];
+  rowOf(i: number, row = this.row): number[] {
+    const path = this.tensor.inputs[i] ?? "", own = this.run.model.tensor(path), x = own && this.run.model.grown(this.tensor) ? this.run.stored(path, this.step) : this.input(i);
+    const rows = own?.dims.startsWith("N") ? this.sent.length : own && this.run.model.grown(this.tensor) ? (this.shape[1] ?? 1) : this.run.model.rowsOf(this.step, path), width = x.length / rows;
+    return [...x.subarray(row * width, (row + 1) * width)];
   }
 
-  // All rows of a tensor that the cache keeps, up to this step's last.
-  stored(path: string): Float32Array {
-    const steps = this.run.steps.slice(0, this.run.steps.indexOf(this.step) + 1);
-    return joined(steps.map((s) => s.values.get(path) ?? new Float32Array()));
-  }
-
-  // The scores of one query with every key, in double; -Infinity where the mask hides a key.
-  scores(query: string, key: string, h: number, t: number, scale: number, hidden: boolean): number[] {
-    const part = query.replace(/\.[^.]+$/, "");
-    const q = this.vector(this.step.values.get(query) ?? new Float32Array(), query, t, h), k = this.stored(key), position = this.step.past + t;
-    const [first, after] = this.run.model.seen(part, position);
-    return Array.from({ length: this.keys }, (_, s) => {
-      if (hidden && (s < first || s >= after)) return -Infinity;
-      const other = this.vector(k, key, s, this.group(query, key, h));
-      return q.reduce((sum, x, i) => sum + x * (other[i] ?? 0), 0) * scale;
-    });
-  }
-
-  group(query: string, key: string, h: number): number { return Math.floor(h / (this.heads(query) / this.heads(key))); }
-  heads(path: string): number { return this.run.model.shape(path)[2] ?? 1; }
-  vector(x: Float32Array, path: string, row: number, head: number): number[] {
-    const [, , heads = 1, width = 1] = this.run.model.shape(path), from = (row * heads + head) * width;
-    return [...x.subarray(from, from + width)];
+  // The last axis of an input around the cell: of "K+R" the part that the tensor was made of, the last or the first.
+  around(i: number): { row: number[]; last: number } {
+    const path = this.tensor.inputs[i] ?? "", own = this.run.model.tensor(path), last = this.at.at(-1) ?? 0, n = this.shape.at(-1) ?? 1, width = Number(own?.shape.at(-1) ?? n);
+    const head = Math.floor(this.offset / n), behind = own?.dims.split(/[ +]/).at(-1) === this.tensor.dims.split(/[ +]/).at(-1) ? width - n : 0;
+    return { row: this.rowOf(i).slice(head * width + behind, head * width + behind + n), last };
   }
 }
 
 // By op. A term that is undefined is left out.
 const OPS: Record<string, (c: Cell) => Made> = {
   linear: (c) => {
-    const x = c.rowOf(0), w = c.weight(0), bias = c.tensor.weights.length > 1 ? c.weight(1)[c.offset] : undefined;
+    const x = c.rowOf(0);
+    if (c.run.model.grown(c.tensor)) return { factors: { x, weight: [...c.run.model.grownFrom(c.tensor).at(c.at[2] ?? 0, c.at[3] ?? 0)] } };
+    const w = c.weight(0), bias = c.tensor.weights.length > 1 ? c.weight(1)[c.offset] : undefined;
     return { factors: { x, weight: [...w.subarray(c.offset * x.length, (c.offset + 1) * x.length)] }, ...(bias === undefined ? {} : { added: { bias } }) };
   },
   look: (c) => {
-    const width = c.shape.at(-1) ?? 1, id = (c.tensor.path === "positions" ? c.position : (c.step.fed[c.row] ?? 0)) + Number(c.tensor.settings["skip"] ?? 0);
+    const width = c.shape.at(-1) ?? 1, { path } = c.tensor, ids = path === "source" ? c.run.asked.ids : c.step.fed;
+    const id = (path.endsWith("positions") ? c.position : path.endsWith("types") ? 0 : (ids[c.row] ?? 0)) + Number(c.tensor.settings["skip"] ?? 0);
     return { factors: { weight: [c.weight(0)[id * width + c.offset] ?? NaN] } };
   },
   add: (c) => ({ factors: {}, added: { x: c.rowOf(0)[c.offset] ?? NaN, y: c.rowOf(1)[c.offset] ?? NaN } }),
+  correct: (c) => ({ factors: {}, added: { x: c.rowOf(0)[c.offset] ?? NaN, weight: c.weight(0)[c.offset] ?? NaN } }),
+  sigmoid: (c) => {
+    const x = c.rowOf(0)[c.offset] ?? NaN;
+    return { factors: { sigmoid: [1 / (1 + Math.exp(-x))] }, about: { x } };
+  },
+  top: (c) => {
+    const expert = c.step.values.get(c.tensor.path)?.[c.row * (c.shape.at(-1) ?? 1) + c.offset] ?? NaN;
+    return { factors: { expert: [expert] }, about: { score: c.rowOf(0)[expert] ?? NaN } };
+  },
+  share: (c) => {
+    const { normalised, scale, least } = c.tensor.settings, own = c.rowOf(0), chosen = c.rowOf(1), sum = chosen.reduce((n, e) => n + (own[e] ?? NaN), 0) + Number(least ?? 0);
+    return { factors: { x: [own[chosen[c.offset] ?? -1] ?? NaN], ...(normalised ? { over: [1 / sum] } : {}), ...(scale === 1 ? {} : { scale: [Number(scale)] }) }, about: { sum } };
+  },
+  pick: (c) => ({ factors: { x: [c.rowOf(0, c.sent[c.row]?.token)[c.offset] ?? NaN] } }),
+  experts: (c) => {
+    const x = c.rowOf(0), expert = c.sent[c.row]?.expert ?? 0, from = (expert * (c.shape.at(-1) ?? 1) + c.offset) * x.length;
+    return { factors: { x, weight: [...c.weight(0).subarray(from, from + x.length)] }, about: { expert } };
+  },
+  combine: (c) => {
+    const own = c.sent.flatMap(({ token, choice }, i) => (token === c.row ? [{ i, choice }] : [])), shares = c.rowOf(1);
+    return { factors: { x: own.map(({ i }) => c.rowOf(0, i)[c.offset] ?? NaN), share: own.map(({ choice }) => shares[choice] ?? NaN) } };
+  },
   scores: (c) => {
-    const [, h = 0, t = 0, s = 0] = c.at, [query = "", key = ""] = c.tensor.inputs, scale = Number(c.tensor.settings["scale"]);
-    const q = c.vector(c.input(0), query, t, h), k = c.vector(c.stored(key), key, s, c.group(query, key, h));
-    return { factors: { q, k, ...(scale === 1 ? {} : { scale: q.map(() => scale) }) } };
+    const [, h = 0, t = 0, s = 0] = c.at, a = c.run.attended(c.step, c.part);
+    if (!a) return { factors: {} };
+    const q = [...a.query(h, t)], distance = a.added(h, t, s);
+    return { factors: { q, k: [...a.key(h, s)], ...(a.scale === 1 ? {} : { scale: q.map(() => a.scale) }) }, ...(distance === undefined ? {} : { added: { distance } }) };
   },
   softmax: (c) => {
-    const [, h = 0, t = 0, s = 0] = c.at, raw = c.input(0), part = c.tensor.path.replace(/\.[^.]+$/, "");
-    const [first, after] = c.run.model.seen(part, c.step.past + t);
-    const row = Array.from({ length: c.keys }, (_, i) => (i < first || i >= after ? -Infinity : (raw[(h * c.step.fed.length + t) * c.keys + i] ?? NaN)));
-    const top = Math.max(...row), e = row.map((x) => Math.exp(x - top)), sum = e.reduce((a, b) => a + b, 0);
-    return { factors: { e: [e[s] ?? NaN], over: [1 / sum] }, about: { x: row[s] ?? NaN, top, sum } };
+    const [, h = 0, t = 0, s = 0] = c.at, a = c.run.attended(c.step, c.part);
+    if (!a) return soft(c.rowOf(0), c.offset);
+    const from = (h * a.rows + t) * a.keys, row = c.input(0).subarray(from, from + a.keys), { e, top, sum } = a.softened(row, t), [first, after] = a.seen(t);
+    return { factors: { e: [e[s] ?? NaN], over: [1 / sum] }, about: { x: s < first || s >= after ? -Infinity : (row[s] ?? NaN), top, sum } };
   },
-  attend: (c) => {
-    const [, t = 0, h = 0, w = 0] = c.at, [query = "", key = "", value = ""] = c.tensor.inputs, part = c.tensor.path.replace(/\.[^.]+$/, "");
-    const scale = Number(c.run.model.document.tensors.find((one) => one.path === `${part}.scores`)?.settings["scale"]);
-    const row = c.scores(query, key, h, t, scale, true), top = Math.max(...row), e = row.map((x) => Math.exp(x - top)), sum = e.reduce((a, b) => a + b, 0), v = c.stored(value);
-    return { factors: { pattern: e.map((x) => x / sum), v: e.map((_, s) => c.vector(v, value, s, c.group(query, value, h))[w] ?? NaN) } };
-  },
+  attend: (c) => mixed(c),
+  "attend latent": (c) => mixed(c),
   "layer norm": (c) => {
     const { x, row, gain } = normed(c), mean = row.reduce((a, b) => a + b, 0) / row.length;
     const deviation = Math.sqrt(row.reduce((n, v) => n + (v - mean) ** 2, 0) / row.length + Number(c.tensor.settings["eps"])), bias = c.weight(1)[c.at.at(-1) ?? 0];
@@ -95,7 +103,7 @@ const OPS: Record<string, (c: Cell) => Made> = {
   act: (c) => gated(c),
   gate: (c) => gated(c),
   rotate: (c) => {
-    const turn = c.run.model.plan.turn(c.tensor.path), width = c.shape.at(-1) ?? 1, last = c.at.at(-1) ?? 0, all = c.rowOf(0), x = all.slice(c.offset - last, c.offset - last + width);
+    const turn = c.run.model.plan.turn(c.tensor.path), { row: x, last } = c.around(0);
     if (!turn || last >= 2 * turn.half) return { factors: { x: [x[last] ?? NaN], turn: [1] } };
     const [j, later] = turn.interleaved ? [Math.floor(last / 2), last % 2] : [last % turn.half, Math.floor(last / turn.half)], [cos, sin] = turn.at(c.position, j);
     const a = x[turn.interleaved ? 2 * j : j] ?? NaN, b = x[turn.interleaved ? 2 * j + 1 : turn.half + j] ?? NaN;
@@ -109,13 +117,27 @@ const OPS: Record<string, (c: Cell) => Made> = {
 
 // The last axis of a norm's input around the cell, and its gain.
 function normed(c: Cell): { x: number; row: number[]; gain: Columns } {
-  const width = c.shape.at(-1) ?? 1, last = c.at.at(-1) ?? 0, all = c.rowOf(0), row = all.slice(c.offset - last, c.offset - last + width), w = c.weight(0)[last];
+  const { row, last } = c.around(0), w = c.weight(0)[last];
   return { x: row[last] ?? NaN, row, gain: w === undefined ? {} : c.tensor.settings["offset"] ? { gain: [1 + w] } : { weight: [w] } };
 }
 
 function gated(c: Cell): Made {
   const x = c.rowOf(0)[c.offset] ?? NaN, up = c.tensor.inputs.length > 1 ? [c.rowOf(1)[c.offset] ?? NaN] : undefined;
   return { factors: { act: [act(String(c.tensor.settings["act"]))?.(x) ?? NaN], ...(up ? { up } : {}) }, about: { x } };
+}
+
+// A cell of the softmax of a row.
+function soft(row: readonly number[], at: number): Made {
+  const top = Math.max(...row), e = row.map((x) => Math.exp(x - top)), sum = e.reduce((a, b) => a + b, 0);
+  return { factors: { e: [e[at] ?? NaN], over: [1 / sum] }, about: { x: row[at] ?? NaN, top, sum } };
+}
+
+// An attention's output: the shares of the keys times their values, from scores in double.
+function mixed(c: Cell): Made {
+  const [, t = 0, h = 0, w = 0] = c.at, a = c.run.attended(c.step, c.part);
+  if (!a) return { factors: {} };
+  const { e, sum } = a.softened(Array.from({ length: a.keys }, (_, s) => a.raw(h, t, s)), t);
+  return { factors: { pattern: e.map((x) => x / sum), v: e.map((_, s) => a.value(h, s)[w] ?? NaN) } };
 }
 
 const finite = (x: number): number | null => (Number.isFinite(x) ? x : null);

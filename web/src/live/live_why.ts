@@ -1,5 +1,5 @@
 // A token's logit as the sum of what heads and feed-forward parts added, with each norm's scale constant: analysis/walk_back.py, for the ops of
-// a dense decoder.
+// decoders and encoders.
 
 import type { AttributionDocument, ShareDocument } from "../run/documents";
 import type { LiveRun, LiveStep } from "./live_run";
@@ -28,15 +28,16 @@ class Walk {
   back(path: string, g: Float64Array): void {
     const t = this.byPath.get(path), name = path.split(".").at(-1), first = t?.inputs[0] ?? "";
     if (name === "ffn") return this.add(this.parts, path, null, dot(g, this.at(path)));
-    if (name === "attn" && t?.op === "linear") return this.heads(t, first, g);
+    if ((name === "attn" || name === "cross") && t?.op === "linear") return this.heads(t, first, g);
     if (t?.op === "add") return t.inputs.forEach((one) => { this.back(one, g); });
     if (t?.op === "linear") return this.back(first, this.weighed(t, g));
+    if (t?.op === "act") return this.back(first, this.ratio(path, first, g));
     if (t?.op === "rms" || t?.op === "layer norm") return this.norm(t, first, g);
     return this.add(this.rest, path, null, dot(g, this.at(path)));
   }
 
   private heads(t: StepTensor, z: string, g: Float64Array): void {
-    const own = this.weighed(t, g), x = this.at(z), count = this.run.model.shape(z)[2] ?? 1, width = x.length / count;
+    const own = this.weighed(t, g), x = this.at(z), count = this.run.model.sizes(z)[2] ?? 1, width = x.length / count;
     for (let h = 0; h < count; h++) this.add(this.parts, t.path, h, dot(own.subarray(h * width, (h + 1) * width), x.subarray(h * width, (h + 1) * width)));
   }
 
@@ -46,6 +47,12 @@ class Walk {
     if (t.weights[1]) this.add(this.rest, t.weights[1], null, dot(g, this.run.model.weight(t.weights[1])));
     g.forEach((x, i) => { if (x !== 0) for (let j = 0; j < width; j++) out[j] = (out[j] ?? 0) + x * (w[i * width + j] ?? 0); });
     return out;
+  }
+
+  // An activation as x · (f(x) / x), with the quotient constant.
+  private ratio(path: string, from: string, g: Float64Array): Float64Array {
+    const x = this.at(from), y = this.at(path);
+    return g.map((v, i) => (x[i] === 0 ? 0 : (v * (y[i] ?? 0)) / (x[i] ?? 1)));
   }
 
   private norm(t: StepTensor, from: string, g: Float64Array): void {

@@ -1,25 +1,36 @@
-// A decode plan of one row, replayed: every tensor that the model computes for a token, where the calls of Python's recording wrote it.
+// A plan of one row, replayed: every tensor that the model computes for a token, where the calls of Python's recording wrote it.
 // See engine/written_plan.py, which writes the document.
 
 import { decode } from "../tensor/decode";
 import type { Stored } from "../tensor/safetensors";
 import type { Kernels, PlannedCall } from "./kernels";
 
-export interface Region { kind: "weight" | "token" | "position" | "length" | "table" | "zeros" | "data"; bytes: number; name?: string; dtype?: string; data?: string }
+type Input = "token" | "position" | "length";
+export interface Region { kind: "weight" | "table" | "pool" | "made" | "data" | "memory" | Input | `source ${Input}`; bytes: number; name?: string; dtype?: string; data?: string }
 export interface Place { region: number; at: number; shape: number[]; strides: number[]; dtype: string }
 export interface Tap extends Place { path: string; dims: string }
 // change: the numbers of a tensor's row -> those that take their place.
 export interface RowEdit { place: Place; change: (x: Float32Array) => Float32Array }
-export interface PlanDocument { schema: 1; regions: Region[]; calls: PlannedCall[]; taps: Tap[]; logits: Place; best: Place }
+// A row to compute. length: of its text, which may be known further than this row.  edits: of tensors, as they are made.
+export type Row = Record<Input, number> & { edits: readonly RowEdit[] };
+// source: the calls for a row of an encoder's text, beside a decoder; memory: the keys and values that they make for each cross-attention.
+// together: the rows of a prompt see one another.
+export interface PlanDocument { schema: 1; together: boolean; regions: Region[]; source: PlannedCall[]; calls: PlannedCall[]; memory: [Place, Place][]; taps: Tap[]; logits: Place; best: Place }
+export type Phase = "source" | "calls";
+
+const SHARED = new Set(["weight", "table", "pool", "data", "memory"]); // regions that all rows share
 
 export class Plan {
-  private readonly address: number[];
-  private readonly list: number[];
+  private readonly shared: (number | undefined)[];
+  private first: number[] = []; // of each other region, the address of the first row
+  private room = 0; // rows that have memory
+  private lists = new Map<string, number[]>(); // packed calls, by phase and row
+  private limits = new Map<string, number>(); // `until` of their attend calls
 
   constructor(private readonly kernels: Kernels, readonly document: PlanDocument, weights: ReadonlyMap<string, Stored>) {
-    this.address = document.regions.map((r) => kernels.room(r.bytes));
-    document.regions.forEach((r, i) => { this.fill(r, this.address[i] ?? 0, weights); });
-    this.list = kernels.packed(document.calls, this.address);
+    this.shared = document.regions.map((r) => (SHARED.has(r.kind) ? kernels.room(r.bytes) : undefined));
+    document.regions.forEach((r, i) => { this.fill(r, this.shared[i] ?? 0, weights); });
+    this.grow(1);
   }
 
   private fill(region: Region, at: number, weights: ReadonlyMap<string, Stored>): void {
@@ -34,36 +45,97 @@ export class Plan {
     bytes.set(new Uint8Array(own.buffer, own.byteOffset, own.byteLength));
   }
 
-  // Compute the row of a token. length: of its text, which may be known further than this row.  edits: of tensors, as they are made.
-  step(token: number, position: number, length: number, edits: readonly RowEdit[] = []): void {
-    const given: Partial<Record<Region["kind"], number>> = { token, position, length };
-    this.document.regions.forEach((r, i) => {
-      const value = given[r.kind];
-      if (value !== undefined) new BigInt64Array(this.kernels.memory, this.address[i], 1)[0] = BigInt(value);
+  // Give rows memory of their own, one after another in each region.
+  private grow(count: number): void {
+    if (count <= this.room) return;
+    this.room = 2 ** Math.ceil(Math.log2(count));
+    this.first = this.document.regions.map((r, i) => (this.shared[i] === undefined ? this.kernels.room(r.bytes * this.room) : 0));
+    this.lists = new Map();
+    this.limits = new Map();
+  }
+
+  private address(region: number, row: number): number {
+    return this.shared[region] ?? (this.first[region] ?? 0) + row * (this.document.regions[region]?.bytes ?? 0);
+  }
+
+  // The calls of a phase for a row, which sees keys before `until` even if they come later.
+  private list(phase: Phase, row: number, until: number): number[] {
+    const key = `${phase} ${row}`, calls = this.document[phase];
+    const list = this.lists.get(key) ?? this.kernels.packed(calls, this.document.regions.map((_, region) => this.address(region, row)));
+    this.lists.set(key, list);
+    if ((this.limits.get(key) ?? 0) !== until) calls.forEach((call, i) => { if (call.op === "attend") this.kernels.set(list[i] ?? 0, "attend", "until", until); });
+    this.limits.set(key, until);
+    return list;
+  }
+
+  // Compute rows of a text, each of which sees those before it: all calls of one row, then of the next. seen: called after each, before its
+  // memory is used again; it may read the tensors of its row.
+  run(rows: readonly Row[], seen: (i: number, read: (place: Place) => Float32Array) => void): void {
+    const list = this.list("calls", 0, 0);
+    rows.forEach((row, i) => {
+      this.give("calls", 0, row);
+      let from = 0;
+      for (const edit of [...row.edits].filter((e) => this.maker(e.place) >= 0).sort((a, b) => this.maker(a.place) - this.maker(b.place))) {
+        const to = this.maker(edit.place) + 1;
+        this.kernels.run(list, from, to);
+        this.write(edit.place, edit.change(this.read(edit.place)));
+        from = to;
+      }
+      this.kernels.run(list, from);
+      seen(i, (place) => this.read(place));
     });
-    let from = 0;
-    for (const edit of [...edits].sort((a, b) => this.maker(a.place) - this.maker(b.place))) {
-      const to = this.maker(edit.place) + 1;
-      this.kernels.run(this.list, from, to);
-      this.write(edit.place, edit.change(this.read(edit.place)));
-      from = to;
-    }
-    this.kernels.run(this.list, from);
+  }
+
+  // Compute rows that see one another: each call for all rows, before the next call for any.
+  runTogether(phase: Phase, rows: readonly Row[], seen: (i: number, read: (place: Place) => Float32Array) => void): void {
+    this.grow(rows.length);
+    const lists = rows.map((_, i) => this.list(phase, i, rows.length));
+    rows.forEach((row, i) => { this.give(phase, i, row); });
+    const edits = rows.map((row) => row.edits.map((edit) => ({ ...edit, maker: this.maker(edit.place, phase) })));
+    this.document[phase].forEach((_, call) => {
+      lists.forEach((list, i) => {
+        this.kernels.run(list, call, call + 1);
+        for (const { maker, place, change } of edits[i] ?? []) if (maker === call) this.write(place, change(this.read(place, i)), i);
+      });
+    });
+    if (phase === "source") this.remember(rows.length);
+    rows.forEach((_, i) => { seen(i, (place) => this.read(place, i)); });
+  }
+
+  private give(phase: Phase, row: number, given: Row): void {
+    this.document.regions.forEach((r, i) => {
+      const value = given[(phase === "source" && r.kind.startsWith("source ") ? r.kind.slice(7) : phase === "calls" ? r.kind : "") as Input];
+      if (typeof value === "number") new BigInt64Array(this.kernels.memory, this.address(i, row), 1)[0] = BigInt(value);
+    });
+  }
+
+  // Say where the keys and values of the source's rows lie, and how many they are.
+  private remember(count: number): void {
+    const region = this.document.regions.findIndex((r) => r.kind === "memory"), at = this.address(region, 0);
+    const words = this.document.memory.flatMap(([k, v]) => [this.address(k.region, 0) + k.at, this.address(v.region, 0) + v.at, count]);
+    new BigInt64Array(this.kernels.memory, at, words.length).set(words.map(BigInt));
+  }
+
+  // True for a tensor that a phase makes.
+  makes(place: Place, phase: Phase): boolean {
+    return this.maker(place, phase) >= 0;
   }
 
   // The call that writes a tensor: the first that names its memory, which holds nothing else.
-  private maker(place: Place): number {
-    return this.document.calls.findIndex((call) => Object.values(call.words).some((w) => Array.isArray(w) && w[0] === place.region));
+  private maker(place: Place, phase: Phase = "calls"): number {
+    return this.document[phase].findIndex((call) => Object.values(call.words).some((w) => Array.isArray(w) && w[0] === place.region));
   }
 
   // Put numbers in their order into a tensor whose rows are dense.
-  private write({ region, at }: Place, x: Float32Array): void {
-    new Float32Array(this.kernels.memory, (this.address[region] ?? 0) + at, x.length).set(x);
+  private write({ region, at, dtype }: Place, x: Float32Array, row = 0): void {
+    if (dtype !== "float32") throw new RangeError(dtype);
+    new Float32Array(this.kernels.memory, this.address(region, row) + at, x.length).set(x);
   }
 
-  // The numbers of a tensor of the last row, copied in their order.
-  read({ region, at, shape, strides, dtype }: Place): Float32Array {
-    const from = (this.address[region] ?? 0) + at, count = shape.reduce((n, m) => n * m, 1);
+  // The numbers of a tensor of a row, copied in their order.
+  private read({ region, at, shape, strides, dtype }: Place, row = 0): Float32Array {
+    const from = this.address(region, row) + at, count = shape.reduce((n, m) => n * m, 1);
+    if (dtype === "int64") return Float32Array.from(new BigInt64Array(this.kernels.memory, from, count), Number);
     if (dtype !== "float32") throw new RangeError(`a tap in ${dtype}`);
     const reach = shape.reduce((n, m, i) => n + (m - 1) * (strides[i] ?? 0), 1), all = new Float32Array(this.kernels.memory, from, reach);
     if (reach === count) return all.slice();
@@ -78,13 +150,22 @@ export class Plan {
     });
   }
 
+  // The call that has a tensor in one of its words.
+  private named(op: string, word: string, region: number): PlannedCall["words"] | undefined {
+    const has = (c: PlannedCall): boolean => c.op === op && Array.isArray(c.words[word]) && c.words[word][0] === region;
+    return [...this.document.source, ...this.document.calls].find(has)?.words;
+  }
+
+  private regionOf(path: string): number {
+    return this.document.taps.find((t) => t.path === path)?.region ?? -1;
+  }
+
   // The angles by which a call turns a tensor: the cos and sin of a pair at a position, as the call before it makes them.
   turn(path: string): { half: number; interleaved: boolean; at: (position: number, pair: number) => [number, number] } | undefined {
-    const named = (op: string, word: string, region: number): PlannedCall["words"] | undefined => this.document.calls.find((c) => c.op === op && Array.isArray(c.words[word]) && c.words[word][0] === region)?.words;
-    const rotate = named("rotate", "y", this.document.taps.find((t) => t.path === path)?.region ?? -1), cos = rotate?.["cos"];
-    const angles = Array.isArray(cos) ? named("angles", "cos", cos[0]) : undefined, from = angles?.["frequencies"];
+    const rotate = this.named("rotate", "y", this.regionOf(path)), cos = rotate?.["cos"];
+    const angles = Array.isArray(cos) ? this.named("angles", "cos", cos[0]) : undefined, from = angles?.["frequencies"];
     if (!rotate || !angles || !Array.isArray(from) || angles["stride"] !== 0) return undefined;
-    const at = (this.address[from[0]] ?? 0) + from[1], half = Number(angles["half"]), amount = Number(angles["amount"]);
+    const at = this.address(from[0], 0) + from[1], half = Number(angles["half"]), amount = Number(angles["amount"]);
     const frequencies = angles["single"] ? new Float32Array(this.kernels.memory, at, half).slice() : new Float64Array(this.kernels.memory, at, half).slice();
     return { half, interleaved: rotate["interleaved"] !== 0, at: (position, pair) => {
       const angle = position * (frequencies[pair] ?? 0);
@@ -92,14 +173,18 @@ export class Plan {
     } };
   }
 
-  get logits(): Float32Array {
-    return this.read(this.document.logits);
+  // The row of a table of learned biases for a key this many positions back, as the call that makes `z` finds it.
+  bucket(z: string): ((back: number) => number) | undefined {
+    const call = this.named("attend", "z", this.regionOf(z)), buckets = call?.["buckets"], reach = Number(call?.["reach"]);
+    if (!Array.isArray(buckets)) return undefined;
+    const rows = new BigInt64Array(this.kernels.memory, this.address(buckets[0], 0) + buckets[1] - 8 * reach, 2 * reach + 1).slice();
+    return (back) => Number(rows[reach + Math.max(-reach, Math.min(reach, back))]);
   }
 
   // The logits as if this row stood at a place of the plan: the calls after the one that writes there run once more.
   logitsFrom(place: Place, row: Float32Array): Float32Array {
     this.write(place, row);
-    this.kernels.run(this.list, this.maker(place) + 1);
-    return this.logits;
+    this.kernels.run(this.list("calls", 0, 0), this.maker(place) + 1);
+    return this.read(this.document.logits);
   }
 }

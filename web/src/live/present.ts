@@ -4,9 +4,13 @@ import type { Tensor } from "../run/types";
 import { recorded } from "../run/recorded";
 import type { PlanDocument } from "./plan";
 
-// A tensor of a step, but for what depends on its rows: "T" of them, after which "S" keys are stored, and FLOPs [a, b, c] of a + b·T + c·T·S.
-// labels: of its cells' terms.
-export interface StepTensor extends Omit<Tensor, "n" | "shape" | "step" | "bytes" | "flops" | "error" | "stats" | "min" | "mean" | "max"> { shape: (number | "T" | "S")[]; flops: [number, number, number] | null; labels: Record<string, string> }
+// A tensor of a step, but for what depends on its rows: "T" of them, after which "S" keys are stored, "N" that went to experts, and FLOPs
+// [b, c] of b·T + c·T·S.  labels: of its cells' terms.  first: fields that are others in a run's first step, where "{prompt}" stands for the
+// length of the prompt.
+export interface StepTensor extends Omit<Tensor, "n" | "shape" | "step" | "bytes" | "flops" | "error" | "stats" | "min" | "mean" | "max" | "rows"> { shape: (number | "T" | "S" | "N")[]; flops: [number, number] | null; labels: Record<string, string>; first: Partial<Tensor> }
+
+// A token that a text may name: the white space before it, or behind it, belongs to it.
+export interface ControlToken { id: number; content: string; lstrip: boolean; rstrip: boolean }
 
 export interface LiveDocument {
   schema: 1;
@@ -15,6 +19,9 @@ export interface LiveDocument {
   longest: number; // tokens of a text
   candidates: number; // of a step
   stops: number[]; // tokens that end a text
+  starts: number | null; // the token that a decoder beside an encoder begins with
+  around: [number[], number[]]; // ids before a text, and after it
+  control: { tokens: ControlToken[]; mask: number | null } | null; // of an encoder, whose text may name them
   special: string[]; // of the pieces, those that stand for themselves
   pieces: (string | null)[]; // by id; each letter is a byte
   merges: string[]; // two pieces with a space between them, the first to be joined first
