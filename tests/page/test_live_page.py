@@ -6,8 +6,6 @@ Ten of the fifty prompts by default; all of them with PELLUCID_FULL=1.
 import base64
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,8 +31,6 @@ from pellucid.runs.request import RunRequest
 from pellucid.runs.worker import Stop
 from pellucid.watching.change_text import parse_change
 
-WEB = Path(__file__).parents[2] / "web"
-BUNDLER = WEB / "node_modules" / ".bin" / "rolldown"
 SPECIMENS = ("capitals", "capitals-llama", "reader", "capitals-deepseek", "capitals-prefix", "capitals-t5", "capitals-bert")
 NEAR = 2e-5  # of a tensor's largest number
 NEW = 4
@@ -80,24 +76,6 @@ CONTROLS = [
     "x\u3000[MASK]\u3000y",
     "\ufeff[MASK]\u0085[MASK]",
 ]
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Return a function that runs requests on a page's file in node."""
-    if shutil.which("node") is None or not BUNDLER.exists():
-        pytest.skip("node, or the page's modules (cd web && npm ci), are not installed")
-    folder = tmp_path_factory.mktemp("live")
-    script = folder / "driver.mjs"
-    bundle = [str(BUNDLER), "src/live/driver.ts", "--format", "esm", "--platform", "node", "--file", str(script)]
-    subprocess.run(bundle, cwd=WEB, check=True, capture_output=True)
-
-    def run(page: Path, runs: list[dict[str, Any]] = [], texts: list[str] = [], timed: int = 0) -> Any:  # noqa: B006
-        out, requests = folder / "out.json", json.dumps({"runs": runs, "texts": texts, "timed": timed})
-        subprocess.run(["node", str(script), str(page), str(out)], input=requests, text=True, check=True)
-        return json.loads(out.read_text())
-
-    return run
 
 
 @pytest.fixture(scope="module", params=SPECIMENS)

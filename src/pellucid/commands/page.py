@@ -1,4 +1,4 @@
-"""`pellucid page`: a model and its page in one HTML file, which runs in any browser without Python, a server or a network."""
+"""`pellucid page`: a model and its page in one HTML file or a folder, which any browser runs without Python."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,11 +18,23 @@ def add(app: typer.Typer) -> None:
     def page(
         ctx: typer.Context,
         name: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
-        out: Annotated[Path, typer.Option("--out", metavar="FILE.html", help=say("live.help.out"))],
+        out: Annotated[Path, typer.Option("--out", metavar="FILE.html|FOLDER", help=say("live.help.out"))],
+        quant: Annotated[str | None, options.quant()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
-        model = options.loaded(screen, name, dtype="float32", ignore_fields=ignore_field or ())
+        model = options.loaded(screen, name, dtype="float32", quant=quant, ignore_fields=ignore_field or ())
+        if out.suffix.lower() not in (".html", ".htm"):
+            from pellucid.html.live_folder import live_folder
+
+            made = live_folder(model, out)
+            if screen.json:
+                known = {"folder": str(out), "chunks": made.chunks, "bytes": made.bytes, "memory": made.memory}
+                screen.document({"schema": SCHEMA, "model": model.name, **known})
+            else:
+                sizes = {"size": f"{made.bytes / 1e6:.1f} MB", "memory": f"{made.memory / 1e6:.0f} MB"}
+                screen.text(say("live.written.folder", folder=out, chunks=made.chunks, **sizes) + "\n")
+            return
 
         from pellucid.html import keep
         from pellucid.html.live import live_page

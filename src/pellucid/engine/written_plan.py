@@ -1,12 +1,12 @@
 """A plan of one row as data, for a program that is no Python: its calls by name, the memory behind their pointers, and its taps.
 
-    region 3   {"kind": "weight", "name": "layers.0.attn.q.weight", "dtype": "float32", "bytes": 65536}
+    region 3   {"kind": "weight", "name": "layers.0.attn.q.weight", "shape": [128, 128], "dtype": "float32", "bytes": 65536}
     call 7     {"op": "linear", "half": 0, "words": {"w": [3, 0], "x": [41, 0], "y": [42, 0], "bias": [4, 0], "rows": 1, ...}}
     tap        {"path": "layers.0.attn.q", "region": 42, "at": 0, "shape": [1, 1, 4, 32], ...}
 
 A pointer is a region and an offset in bytes. A replay gives every region memory of its own, fills the tables of pages
 with 0, 1, 2 ..., and sets token, position and length before each row. A prompt is read row by row, since a row has the same bits alone and
-in a prompt.
+in a prompt. A weight in blocks is two regions, its codes and its scales: "….weight.codes" with the weight's width, and "….weight.scales".
 
 Rows that see one another (a prompt under a prefix mask, an encoder's text, an encoder-decoder's source) have the same calls: each runs for
 all rows before the next runs for any, and `until` of an attend call is the number of rows. Every row then has "made" regions of its own,
@@ -31,6 +31,7 @@ from pellucid.engine.replay_trace import TapEvent
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
 from pellucid.ops import native
+from pellucid.ops.blocks import Blocks
 from pellucid.ops.native import Plan
 from pellucid.ops.native.plan import PlannedCall, Range
 from pellucid.watching.watch import watch
@@ -123,8 +124,12 @@ class PlanWriter:
         self.storages = list({s.data_ptr(): s for s in plan.alive if s.nbytes()}.values())
         self.number = {s.data_ptr(): i for i, s in enumerate(self.storages)}
         self.parameters: dict[int, tuple[str, Tensor]] = {}
+        self.widths: dict[str, int] = {}  # of weights in blocks, by the name of their codes
         for name, p in (*module.named_parameters(remove_duplicate=False), *module.named_buffers()):
-            self.parameters.setdefault(p.untyped_storage().data_ptr(), (name, p.detach()))
+            for part, t in held(name, p.detach()).items():
+                self.parameters.setdefault(t.untyped_storage().data_ptr(), (part, t))
+            if isinstance(p, Blocks):
+                self.widths[f"{name}.codes"] = p.shape[-1]
         self.kinds: dict[int, str] = {}  # of the regions that are no weights and no data
         for call in plan.calls:
             self.kinds |= dict.fromkeys(self.regions(call.writes), "made")
@@ -142,8 +147,7 @@ class PlanWriter:
         for s in self.storages:
             if (named := self.parameters.get(s.data_ptr())) is not None:
                 name, p = named
-                covers = p.is_contiguous() and p.nbytes == s.nbytes()
-                weights[name] = narrowed(p if covers else torch.empty(0, dtype=p.dtype).set_(s))
+                weights[name] = narrowed(whole(p, s))
         recorder = self.buffers.recorder
         assert recorder is not None
         events = [e for e in recorder.events if isinstance(e, TapEvent)]
@@ -191,7 +195,9 @@ class PlanWriter:
         address, size = s.data_ptr(), s.nbytes()
         if address in self.parameters:
             name, p = self.parameters[address]
-            return {"kind": "weight", "bytes": size, "name": name, "dtype": str(p.dtype).removeprefix("torch.")}
+            width = {"width": self.widths[name]} if name in self.widths else {}
+            dtype, shape = str(p.dtype).removeprefix("torch."), list(whole(p, s).shape)
+            return {"kind": "weight", "bytes": size, "name": name, "shape": shape, "dtype": dtype, **width}
         if address in self.kinds:
             return {"kind": self.kinds[address], "bytes": size}
         values = torch.empty(0, dtype=torch.uint8).set_(s).numpy().tobytes()
@@ -212,6 +218,16 @@ class PlanWriter:
         region, at = self.place(x.data_ptr())
         dtype = str(x.dtype).removeprefix("torch.")
         return {"region": region, "at": at, "shape": list(x.shape), "strides": list(x.stride()), "dtype": dtype}
+
+
+def held(name: str, p: Tensor) -> dict[str, Tensor]:
+    """Return the tensors that a parameter's numbers lie in, by name: of one in blocks its codes and its scales."""
+    return {f"{name}.codes": p.codes, f"{name}.scales": p.scales} if isinstance(p, Blocks) else {name: p}
+
+
+def whole(p: Tensor, s: UntypedStorage) -> Tensor:
+    """Return the numbers of a parameter's storage: the parameter itself if it covers it, else all in one row."""
+    return p if p.is_contiguous() and p.nbytes == s.nbytes() else torch.empty(0, dtype=p.dtype).set_(s)
 
 
 def narrowed(x: Tensor) -> Tensor:

@@ -28,10 +28,14 @@ def written(recorded: dict[str, Any]) -> str:
     return page({"recorded": inert(recorded)})
 
 
-def page(carried: Mapping[str, str], allowed: str = "") -> str:
-    """Return the page as one file. carried: inert texts for its script, by the ids of their elements.  allowed: what else it may run."""
+def page(carried: Mapping[str, str], allowed: str = "", fetched: str = "") -> str:
+    """Return the page as one file. carried: inert texts for its script, by the ids of their elements.  allowed: what else it may run.
+
+    fetched: where it may fetch from, "" for nowhere.
+    """
     script, style, icon = closed(built("page.js")), built("page.css"), packed(built("icon.svg").encode())
     only = {"default-src": NONE, "script-src": f"'{digest(script)}'{allowed}", "style-src": f"'{digest(style)}'", "img-src": "data:"}
+    only |= {"connect-src": fetched} if fetched else {}
     policy = "; ".join(f"{what} {where}" for what, where in (only | {"base-uri": NONE, "form-action": NONE}).items())
     lines = [
         "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8" />',

@@ -113,9 +113,13 @@ def computed(t: Mapping[str, Any]) -> bool:
     """True if the page computes a tensor that the plan does not write: scores, their pattern, a latent's keys and values, the last row."""
     if t["op"] == "scores":
         return set(t["settings"]) == (RELATIVE if t["weights"] else SCORES)
-    grown = t["op"] == "linear" and t["source"] == "recomputed" and t["dims"].startswith("B S H")
     pattern = t["path"].endswith((".attn.pattern", ".cross.pattern")) and set(t["settings"]) == {"mask"} and not t["weights"]
-    return t["op"] == "last row" or grown or pattern
+    return t["op"] == "last row" or grown(t) or pattern
+
+
+def grown(t: Mapping[str, Any]) -> bool:
+    """True for keys and values that a latent is multiplied to, for all its rows in each step."""
+    return t["op"] == "linear" and t["source"] == "recomputed" and str(t["dims"]).startswith("B S H")
 
 
 def opened_run(model: Model, own: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import { ranked, type Sampling } from "../sampling/stages";
 import { decode } from "../tensor/decode";
 import { parse, type Stored } from "../tensor/safetensors";
 import { Bpe } from "./bpe";
+import { fetched } from "./fetched";
+import { sha256 } from "./hash";
 import { Kernels } from "./kernels";
 import { lensOf, mapOf } from "./live_map";
 import { LiveModel, LiveRun, statsOf } from "./live_run";
@@ -19,9 +21,8 @@ import { carried, embedded, type LiveDocument } from "./present";
 const RUNS = 8; // that are kept, those used last
 const MOST = 256; // new tokens of a run
 
-interface Ready { model: LiveModel; weights: ReadonlyMap<string, Stored> }
 const runs = new Map<string, LiveRun>();
-let made: Promise<Ready> | undefined;
+let made: Promise<LiveModel> | undefined;
 
 // The run of an id, which is now the one used last.
 function used(id: string): LiveRun | undefined {
@@ -33,23 +34,28 @@ function used(id: string): LiveRun | undefined {
 const unpacked = (text: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 
 // The bytes that the file carries, if they are those that were written.
-async function checked(part: keyof LiveDocument["sha256"], expected: string): Promise<Uint8Array<ArrayBuffer>> {
-  const bytes = unpacked(carried(part));
-  if (!isSecureContext) throw new Refused(say("page.live.insecure"));
-  const digest = hex(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes)));
-  if (digest !== expected) throw new Refused(say("page.live.damaged", { part: say(part === "weights" ? "page.live.weights" : "page.live.binary"), found: digest, expected }));
+async function checked(part: keyof LiveDocument["sha256"], expected = ""): Promise<Uint8Array<ArrayBuffer>> {
+  const bytes = unpacked(carried(part)), found = await sha256(bytes);
+  if (found !== expected) throw new Refused(say("page.live.damaged", { part: say(part === "weights" ? "page.live.weights" : "page.live.binary"), found, expected }));
   return bytes;
 }
 
-const hex = (bytes: Uint8Array): string => Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
-
-async function load(document: LiveDocument): Promise<Ready> {
-  const [file, binary] = await Promise.all([checked("weights", document.sha256.weights), checked("kernels", document.sha256.kernels)]);
-  const weights = parse(file.buffer).tensors;
-  return { model: new LiveModel(document, new Plan(await Kernels.of(binary), document.plan, weights), new Bpe(document), weights), weights };
+async function load(document: LiveDocument): Promise<LiveModel> {
+  const plan = new Plan(await Kernels.of(await checked("kernels", document.sha256.kernels)), document.plan);
+  if (document.chunks) await fetched(document.chunks, (tensors) => { plan.fillWith(tensors); });
+  else plan.fillWith(parse((await checked("weights", document.sha256.weights)).buffer).tensors);
+  if (plan.lacking !== undefined) throw new RangeError(plan.lacking);
+  return new LiveModel(document, plan, new Bpe(document));
 }
 
-const ready = (document: LiveDocument): Promise<Ready> => (made ??= load(document));
+// After a file that was missing the next request tries again.
+function ready(document: LiveDocument): Promise<LiveModel> {
+  made ??= load(document).catch((fault: unknown) => {
+    made = undefined;
+    throw fault;
+  });
+  return made;
+}
 
 interface Body { model?: string; prompt?: string; ids?: number[]; new?: number; sampling?: Partial<Sampling>; forced?: Record<string, number>; with?: string[]; changes?: string[]; row?: number; top?: number }
 
@@ -57,10 +63,10 @@ interface Body { model?: string; prompt?: string; ids?: number[]; new?: number; 
 export async function answer(path: string, body: Body | undefined): Promise<unknown> {
   if (!embedded) throw new Refused(say("page.live.served", { model: "" }));
   if (path in embedded.answers && !body) return embedded.answers[path];
-  const { model, weights } = await ready(embedded), [place = "", query = ""] = path.split("?"), words = place.split("/"), fields = new URLSearchParams(query);
+  const model = await ready(embedded), [place = "", query = ""] = path.split("?"), words = place.split("/"), fields = new URLSearchParams(query);
   if (place === "runs" && body) return started(model, body).document();
   if (place === "switches") return { schema: 1, switches: [] };
-  if (place === "weights/tensor/stats") return { stats: statsOf(decode(weightOf(weights, fields.get("path") ?? ""))) };
+  if (place === "weights/tensor/stats") return { stats: statsOf(model.weights.whole(weightOf(model, fields.get("path") ?? ""))) };
   const run = words[0] === "runs" ? used(words[1] ?? "") : undefined, [, , kind, number, what] = words, k = Number(number);
   if (!run || (kind === "steps" && !run.steps[k])) throw absent();
   if (words.length === 2) return run.document();
@@ -97,7 +103,8 @@ function started(model: LiveModel, body: Body): LiveRun {
   const forced = new Map(Object.entries(body.forced ?? {}).map(([step, id]) => [Number(step), id]));
   const run = changed(() => new LiveRun(model, { prompt: body.ids ? null : (body.prompt ?? ""), ids, steps: Math.min(steps, MOST), sampling: body.sampling ?? {}, forced, edits }));
   runs.set(run.id, run);
-  while (runs.size > RUNS) runs.delete(runs.keys().next().value as string);
+  const size = (): number => [...runs.values()].reduce((n, r) => n + r.bytes, 0);
+  while (runs.size > RUNS || (runs.size > 1 && size() > model.document.memory.runs)) runs.delete(runs.keys().next().value as string);
   return run;
 }
 
@@ -130,10 +137,10 @@ function pieces(run: LiveRun, k: number, row: number, top: number): unknown {
   return { schema: 1, run: run.id, step: k, row, picked: step?.picked ?? 0, rows: order.slice(0, top).map((id) => ({ id, piece: run.model.bpe.shown(id) })) };
 }
 
-function weightOf(weights: ReadonlyMap<string, Stored>, path: string): Stored {
-  const stored = weights.get(path);
-  if (!stored) throw new Refused(say("page.live.row", { field: "path", found: path, allowed: [...weights.keys()].slice(0, 5).join(", ") }));
-  return stored;
+// The path of a weight, if the model has it.
+function weightOf({ weights }: LiveModel, path: string): string {
+  if (!weights.shape(path)) throw new Refused(say("page.live.row", { field: "path", found: path, allowed: weights.names.slice(0, 5).join(", ") }));
+  return path;
 }
 
 const bytesOf = (x: Float32Array | Float64Array): Uint8Array => new Uint8Array(x.buffer, x.byteOffset, x.byteLength);
@@ -141,21 +148,22 @@ const bytesOf = (x: Float32Array | Float64Array): Uint8Array => new Uint8Array(x
 // A part of a tensor or a weight, as the bytes of a safetensors file with one tensor.
 export async function part(path: string): Promise<ArrayBuffer> {
   if (!embedded) throw absent();
-  const { weights } = await ready(embedded), [place = "", query = ""] = path.split("?"), fields = new URLSearchParams(query), words = place.split("/");
-  let stored: Stored;
+  const model = await ready(embedded), [place = "", query = ""] = path.split("?"), fields = new URLSearchParams(query), words = place.split("/");
+  let stored: Stored, at = fields.get("at") ?? "";
   if (place === "weights/tensor") {
-    const weight = weightOf(weights, fields.get("path") ?? "");
-    stored = { dtype: "F32", shape: weight.shape, bytes: bytesOf(decode(weight)) };
+    const path = weightOf(model, fields.get("path") ?? ""), shape = model.weights.shape(path) ?? [], rows = shape[0] ?? 1, [first = ":", ...others] = (at || shape.map(() => ":").join()).split(",");
+    const [low = "", high] = first.split(":"), from = Number(low || 0), to = high === undefined ? from + 1 : Number(high || rows); // these rows alone
+    stored = { dtype: "F32", shape: [to - from, ...shape.slice(1)], bytes: bytesOf(model.weights.rows(path, from, to)) };
+    at = [high === undefined ? "0" : ":", ...others].join();
   } else {
     const { values: own, shape } = used(words[1] ?? "")?.at(Number(words[3])) ?? {}, other = used(fields.get("other") ?? "")?.at(Number(fields.get("m")));
     const values = words[4] === "difference" ? other?.values.map((x, i) => x - (own?.[i] ?? NaN)) : own; // the other run's less this one's
     if (!values || !shape || values.length !== own?.length) throw absent();
     stored = { dtype: "F32", shape, bytes: bytesOf(values) };
   }
-  const own = cut(stored, fields.get("at") ?? stored.shape.map(() => ":").join()), level = Number(fields.get("level") ?? 0);
+  const own = cut(stored, at || stored.shape.map(() => ":").join()), level = Number(fields.get("level") ?? 0);
   const sent = level > 0 ? pooled(decode(own), own.shape, level) : { values: decode(own), shape: own.shape };
-  const sha256 = hex(new Uint8Array(await crypto.subtle.digest("SHA-256", own.bytes.slice())));
-  const head = new TextEncoder().encode(JSON.stringify({ __metadata__: { sha256 }, x: { dtype: "F32", shape: sent.shape, data_offsets: [0, sent.values.byteLength] } }));
+  const head = new TextEncoder().encode(JSON.stringify({ __metadata__: { sha256: await sha256(own.bytes.slice()) }, x: { dtype: "F32", shape: sent.shape, data_offsets: [0, sent.values.byteLength] } }));
   const out = new Uint8Array(8 + head.length + sent.values.byteLength);
   new DataView(out.buffer).setBigUint64(0, BigInt(head.length), true);
   out.set(head, 8);

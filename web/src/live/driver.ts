@@ -2,6 +2,7 @@
 // writes to OUT a JSON of their documents, with the numbers of every tensor in base64.
 
 import { readFileSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { packed } from "../run/recorded";
 import { parse } from "../tensor/safetensors";
 import { Bpe } from "./bpe";
@@ -17,7 +18,10 @@ const [, , file = "", out = ""] = process.argv, text = readFileSync(file, "utf8"
 const inside = (id: string): string => new RegExp(`id="${id}">([^<]*)</script>`).exec(text)?.[1] ?? "";
 const bytes = (id: string): Uint8Array<ArrayBuffer> => Uint8Array.from(Buffer.from(inside(id), "base64"));
 const document = JSON.parse(inside("live")) as LiveDocument;
-const weights = parse(bytes("weights").buffer).tensors, plan = new Plan(await Kernels.of(bytes("kernels")), document.plan, weights), model = new LiveModel(document, plan, new Bpe(document), weights);
+const plan = new Plan(await Kernels.of(bytes("kernels")), document.plan), model = new LiveModel(document, plan, new Bpe(document));
+const files = document.chunks?.map((c) => new Uint8Array(readFileSync(join(dirname(file), c.file)))) ?? [bytes("weights")];
+for (const one of files) plan.fillWith(parse(one.buffer).tensors);
+if (plan.lacking !== undefined) throw new RangeError(plan.lacking);
 interface Request extends Omit<Asked, "ids" | "forced"> { prompt: string; forced?: Record<string, number>; tensors?: boolean; cells?: [number, number[]][] }
 const requests = JSON.parse(readFileSync(0, "utf8")) as { runs: Request[]; texts: string[]; timed: number };
 

@@ -5,13 +5,12 @@ import type { TokenDocument } from "../run/documents";
 import type { Edit } from "../run/edits";
 import { axes, type Answer, type Candidate, type Run, type Stats, type Step, type Tensor } from "../run/types";
 import { drawToken, GREEDY, probabilities, stages, type Sampling } from "../sampling/stages";
-import { decode } from "../tensor/decode";
-import type { Stored } from "../tensor/safetensors";
 import { Attended } from "./attended";
 import type { Bpe } from "./bpe";
 import type { Plan, Row, RowEdit, Tap } from "./plan";
 import type { LiveDocument, StepTensor } from "./present";
 import { idsOf } from "./text_ids";
+import { Weights } from "./weights";
 
 const LAST = "last row"; // the op that gives the row a token is drawn from
 
@@ -27,12 +26,13 @@ const none = new Float32Array();
 export class LiveModel {
   private readonly taps: Map<string, Tap>;
   private readonly known: Map<string, StepTensor>;
-  private readonly decoded = new Map<string, Float32Array>();
   private readonly ofSource: Set<string>; // tensors that have a row for each token of the source
-  constructor(readonly document: LiveDocument, readonly plan: Plan, readonly bpe: Bpe, readonly weights: ReadonlyMap<string, Stored>) {
+  readonly weights: Weights;
+  constructor(readonly document: LiveDocument, readonly plan: Plan, readonly bpe: Bpe) {
     this.taps = new Map(document.plan.taps.map((tap) => [tap.path, tap]));
     this.known = new Map(document.tensors.map((t) => [t.path, t]));
     this.ofSource = new Set(document.tensors.filter(({ path, dims }) => path === "source" || path.startsWith("encoder.") || (path.includes(".cross.") && dims.startsWith("B S"))).map((t) => t.path));
+    this.weights = new Weights(plan, document.memory.weights);
   }
 
   get kind(): string { return String(this.document.run["kind"]); }
@@ -44,11 +44,7 @@ export class LiveModel {
 
   // A weight in float32; no numbers where the model has none of this name.
   weight(path: string): Float32Array {
-    const known = this.decoded.get(path), stored = this.weights.get(path);
-    if (known || !stored) return known ?? none;
-    const made = Float32Array.from(decode(stored));
-    this.decoded.set(path, made);
-    return made;
+    return this.weights.whole(path);
   }
 
   // The axes of a tensor of one row.
@@ -246,6 +242,10 @@ export class LiveRun {
   attended(step: LiveStep, part: string): Attended | undefined {
     const scores = this.model.tensor(`${part}.scores`);
     return scores && this.model.attended(scores, step, this.steps.slice(0, this.steps.indexOf(step)), this.asked.ids.length);
+  }
+
+  get bytes(): number {
+    return this.steps.reduce((n, s) => n + [...s.values.values()].reduce((m, x) => m + x.byteLength, 0), 0);
   }
 
   // The tensors that a step has, and the number of its first.

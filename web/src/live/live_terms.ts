@@ -26,6 +26,8 @@ class Cell {
   // The row that a row [N ...] is, and those of a token.
   get sent(): readonly Sent[] { return this.step.sent.get(this.part) ?? this.step.sent.get(this.tensor.path.replace(/\.routed_out$/, "")) ?? []; }
 
+  weightRow(i: number, row: number): Float32Array { return this.run.model.weights.row(this.tensor.weights[i] ?? "", row); }
+
   // The numbers of a row of an input of the step.
   rowOf(i: number, row = this.row): number[] {
     const path = this.tensor.inputs[i] ?? "", own = this.run.model.tensor(path), x = own && this.run.model.grown(this.tensor) ? this.run.stored(path, this.step) : this.input(i);
@@ -46,13 +48,13 @@ const OPS: Record<string, (c: Cell) => Made> = {
   linear: (c) => {
     const x = c.rowOf(0);
     if (c.run.model.grown(c.tensor)) return { factors: { x, weight: [...c.run.model.grownFrom(c.tensor).at(c.at[2] ?? 0, c.at[3] ?? 0)] } };
-    const w = c.weight(0), bias = c.tensor.weights.length > 1 ? c.weight(1)[c.offset] : undefined;
-    return { factors: { x, weight: [...w.subarray(c.offset * x.length, (c.offset + 1) * x.length)] }, ...(bias === undefined ? {} : { added: { bias } }) };
+    const bias = c.tensor.weights.length > 1 ? c.weight(1)[c.offset] : undefined;
+    return { factors: { x, weight: [...c.weightRow(0, c.offset)] }, ...(bias === undefined ? {} : { added: { bias } }) };
   },
   look: (c) => {
-    const width = c.shape.at(-1) ?? 1, { path } = c.tensor, ids = path === "source" ? c.run.asked.ids : c.step.fed;
+    const { path } = c.tensor, ids = path === "source" ? c.run.asked.ids : c.step.fed;
     const id = (path.endsWith("positions") ? c.position : path.endsWith("types") ? 0 : (ids[c.row] ?? 0)) + Number(c.tensor.settings["skip"] ?? 0);
-    return { factors: { weight: [c.weight(0)[id * width + c.offset] ?? NaN] } };
+    return { factors: { weight: [c.weightRow(0, id)[c.offset] ?? NaN] } };
   },
   add: (c) => ({ factors: {}, added: { x: c.rowOf(0)[c.offset] ?? NaN, y: c.rowOf(1)[c.offset] ?? NaN } }),
   correct: (c) => ({ factors: {}, added: { x: c.rowOf(0)[c.offset] ?? NaN, weight: c.weight(0)[c.offset] ?? NaN } }),
@@ -70,8 +72,8 @@ const OPS: Record<string, (c: Cell) => Made> = {
   },
   pick: (c) => ({ factors: { x: [c.rowOf(0, c.sent[c.row]?.token)[c.offset] ?? NaN] } }),
   experts: (c) => {
-    const x = c.rowOf(0), expert = c.sent[c.row]?.expert ?? 0, from = (expert * (c.shape.at(-1) ?? 1) + c.offset) * x.length;
-    return { factors: { x, weight: [...c.weight(0).subarray(from, from + x.length)] }, about: { expert } };
+    const x = c.rowOf(0), expert = c.sent[c.row]?.expert ?? 0, from = c.offset * x.length;
+    return { factors: { x, weight: [...c.weightRow(0, expert).subarray(from, from + x.length)] }, about: { expert } };
   },
   combine: (c) => {
     const own = c.sent.flatMap(({ token, choice }, i) => (token === c.row ? [{ i, choice }] : [])), shares = c.rowOf(1);

@@ -6,7 +6,7 @@ import type { Stored } from "../tensor/safetensors";
 import type { Kernels, PlannedCall } from "./kernels";
 
 type Input = "token" | "position" | "length";
-export interface Region { kind: "weight" | "table" | "pool" | "made" | "data" | "memory" | Input | `source ${Input}`; bytes: number; name?: string; dtype?: string; data?: string }
+export interface Region { kind: "weight" | "table" | "pool" | "made" | "data" | "memory" | Input | `source ${Input}`; bytes: number; name?: string; shape?: number[]; dtype?: string; width?: number; data?: string }
 export interface Place { region: number; at: number; shape: number[]; strides: number[]; dtype: string }
 export interface Tap extends Place { path: string; dims: string }
 // change: the numbers of a tensor's row -> those that take their place.
@@ -22,27 +22,53 @@ const SHARED = new Set(["weight", "table", "pool", "data", "memory"]); // region
 
 export class Plan {
   private readonly shared: (number | undefined)[];
+  private readonly weights = new Map<string, number>(); // the region of each
+  private readonly put: number[]; // bytes of each region that a weight was put into
   private first: number[] = []; // of each other region, the address of the first row
   private room = 0; // rows that have memory
   private lists = new Map<string, number[]>(); // packed calls, by phase and row
   private limits = new Map<string, number>(); // `until` of their attend calls
 
-  constructor(private readonly kernels: Kernels, readonly document: PlanDocument, weights: ReadonlyMap<string, Stored>) {
+  // The weights are put in before the first step.
+  constructor(private readonly kernels: Kernels, readonly document: PlanDocument) {
     this.shared = document.regions.map((r) => (SHARED.has(r.kind) ? kernels.room(r.bytes) : undefined));
-    document.regions.forEach((r, i) => { this.fill(r, this.shared[i] ?? 0, weights); });
+    this.put = document.regions.map(() => 0);
+    document.regions.forEach((r, i) => { this.fill(r, i); });
     this.grow(1);
   }
 
-  private fill(region: Region, at: number, weights: ReadonlyMap<string, Stored>): void {
-    const bytes = new Uint8Array(this.kernels.memory, at, region.bytes);
+  private fill(region: Region, i: number): void {
+    const at = this.shared[i] ?? 0;
     if (region.kind === "table") new BigInt64Array(this.kernels.memory, at, region.bytes / 8).forEach((_, i, table) => { table[i] = BigInt(i); });
-    if (region.kind === "data") bytes.set(Uint8Array.from(atob(region.data ?? ""), (c) => c.charCodeAt(0)));
-    if (region.kind !== "weight") return;
-    const stored = weights.get(region.name ?? "");
-    if (!stored) throw new RangeError(`no weight ${region.name}`);
-    const own = region.dtype === "float32" ? decode(stored) : stored.bytes;
-    if (own.byteLength !== region.bytes) throw new RangeError(`${region.name}: ${own.byteLength} bytes, the plan has ${region.bytes}`);
-    bytes.set(new Uint8Array(own.buffer, own.byteOffset, own.byteLength));
+    if (region.kind === "data") new Uint8Array(this.kernels.memory, at, region.bytes).set(Uint8Array.from(atob(region.data ?? ""), (c) => c.charCodeAt(0)));
+    if (region.kind === "weight") this.weights.set(region.name ?? "", i);
+  }
+
+  // Put weights of a file into the kernels' memory. A name may end in "@" and the first of its rows.
+  fillWith(tensors: ReadonlyMap<string, Stored>): void {
+    for (const [key, stored] of tensors) {
+      const [name = "", from = "0"] = key.split("@"), i = this.weights.get(name), region = this.document.regions[i ?? -1];
+      if (i === undefined || !region) throw new RangeError(`${name} is no weight of the plan`);
+      const own = region.dtype === "float32" ? decode(stored) : stored.bytes, row = region.bytes / (region.shape?.[0] ?? 1), at = Number(from) * row;
+      if (own.byteLength !== row * (stored.shape[0] ?? 1) || at + own.byteLength > region.bytes) throw new RangeError(`${key}: ${own.byteLength} bytes, the plan has ${region.bytes}`);
+      new Uint8Array(this.kernels.memory, (this.shared[i] ?? 0) + at, own.byteLength).set(new Uint8Array(own.buffer, own.byteOffset, own.byteLength));
+      this.put[i] = (this.put[i] ?? 0) + own.byteLength;
+    }
+  }
+
+  // A weight that was not put in as a whole.
+  get lacking(): string | undefined {
+    return [...this.weights].find(([, i]) => this.put[i] !== this.document.regions[i]?.bytes)?.[0];
+  }
+
+  get names(): string[] {
+    return [...this.weights.keys()];
+  }
+
+  // A weight where it lies; a view ends when the memory grows.
+  weight(name: string): { region: Region; bytes: Uint8Array } | undefined {
+    const i = this.weights.get(name), region = this.document.regions[i ?? -1];
+    return i === undefined || !region ? undefined : { region, bytes: new Uint8Array(this.kernels.memory, this.shared[i], region.bytes) };
   }
 
   // Give rows memory of their own, one after another in each region.

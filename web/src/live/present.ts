@@ -2,6 +2,7 @@
 
 import type { Tensor } from "../run/types";
 import { recorded } from "../run/recorded";
+import type { Chunk } from "./fetched";
 import type { PlanDocument } from "./plan";
 
 // A tensor of a step, but for what depends on its rows: "T" of them, after which "S" keys are stored, "N" that went to experts, and FLOPs
@@ -16,6 +17,7 @@ export interface LiveDocument {
   schema: 1;
   language: "en" | "zh";
   model: string;
+  quant: string | null; // the format of weights in blocks
   longest: number; // tokens of a text
   candidates: number; // of a step
   stops: number[]; // tokens that end a text
@@ -28,7 +30,9 @@ export interface LiveDocument {
   run: Record<string, unknown>; // the fields of a run's document that every run has alike
   tensors: StepTensor[];
   plan: PlanDocument;
-  sha256: { weights: string; kernels: string };
+  sha256: { weights?: string; kernels: string };
+  chunks?: Chunk[]; // the files beside the page that hold the weights, if it does not
+  memory: { runs: number; weights: number }; // bytes that may be kept: of runs' tensors, and of weights as numbers
   answers: Record<string, unknown>; // the server's, by the page's requests, that no run changes
 }
 

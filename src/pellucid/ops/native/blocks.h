@@ -31,6 +31,8 @@ static inline I dots(I sum, I u, I s) {
 #endif
 }
 constexpr int BLOCK_TILE = 8;
+#elif defined(__wasm__)
+#include "blocks_wasm.h"
 #else
 static inline I no_bits() { return _mm256_setzero_si256(); }
 static inline V halves(const u16* p, i64 n) {
@@ -57,10 +59,13 @@ static inline I some_bytes(const u8* p, i64 n) {
   std::memcpy(some, p, n);
   return load_bits(some);
 }
+#if !defined(__wasm__)
 static inline float half(u16 h) { return _cvtsh_ss(h); }
+#endif
 
 // ---- x in blocks
 
+#if !defined(__wasm__)
 // Round 32 numbers to codes. Returns their scale.
 static inline float round_block(const float* x, i8* codes) {
   __m256i most = _mm256_setzero_si256(), integers[4];
@@ -82,6 +87,7 @@ static inline float round_block(const float* x, i8* codes) {
   _mm256_storeu_si256((__m256i*)codes, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
   return largest / 127.f;
 }
+#endif
 
 // Rows of x rounded for `product`. A register of int8 weights is multiplied by REGISTER codes. One of int4 weights is multiplied by the
 // codes of its low halves and those of its high halves, starting from -8 times their sums by fours, since a stored int4 is 8 too large.

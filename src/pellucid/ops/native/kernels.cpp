@@ -2,13 +2,13 @@
 //
 // Compiled for each instruction set of make.py. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
 // has already loaded, so that a process has one pool of threads. An op's number is its index in KERNELS times two, plus one for bf16.
-// WebAssembly has the kernels of a decode step in float and bf16: a page draws by its own script, and weights in blocks wait for a need.
+// WebAssembly has the kernels of a decode step: a page draws by its own script.
 #include "attend.h"
+#include "block_experts.h"
 #include "experts.h"
 #include "latent.h"
 #include "scan.h"
 #if !defined(__wasm__)
-#include "block_experts.h"
 #include "burst.h"
 #include "many.h"
 #include "sample.h"
@@ -24,14 +24,13 @@
 #define OF_A_STEP \
   BOTH(linear) BOTH(embedding) BOTH(norm) BOTH(add) BOTH(gate) BOTH(angles) BOTH(rotate) OF(store, store_rows) BOTH(attend) BOTH(argmax) ONE(stream) \
   BOTH(times) BOTH(convolve) BOTH(softplus) BOTH(decay) BOTH(scan) WIDE(linear_wide, linear) ONE(softmax) ONE(correct) ONE(best) ONE(shares) ONE(sort) BOTH(experts) BOTH(weigh) BOTH(combine) \
-  BOTH(latent) BOTH(cross_attend) BOTH(waves) ONE(bend)
+  BOTH(latent) BOTH(cross_attend) BOTH(waves) ONE(bend) BITS(linear_int8, block_linear, 8) BITS(linear_int4, block_linear, 4) \
+  BITS(embedding_int8, block_embedding, 8) BITS(embedding_int4, block_embedding, 4) BITS(experts_int8, block_experts, 8) BITS(experts_int4, block_experts, 4)
 #if defined(__wasm__)
 #define KERNELS OF_A_STEP
 #else
 #define KERNELS \
-  OF_A_STEP BITS(linear_int8, block_linear, 8) BITS(linear_int4, block_linear, 4) \
-  BITS(embedding_int8, block_embedding, 8) BITS(embedding_int4, block_embedding, 4) BOTH(pack) BOTH(many) WIDE(many_wide, many) \
-  ONE(cool) ONE(indices_between) BOTH(runs) ONE(draw) BITS(experts_int8, block_experts, 8) BITS(experts_int4, block_experts, 4)
+  OF_A_STEP BOTH(pack) BOTH(many) WIDE(many_wide, many) ONE(cool) ONE(indices_between) BOTH(runs) ONE(draw)
 #endif
 
 #define UNWRAP(...) __VA_ARGS__
