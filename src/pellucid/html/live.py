@@ -2,7 +2,6 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -13,6 +12,7 @@ from pellucid.engine.written_plan import WrittenPlan, written_plan
 from pellucid.errors import UseError
 from pellucid.html.file import inert, packed, page
 from pellucid.html.live_tensors import alike, grown
+from pellucid.html.live_tokenizer import carried, control
 from pellucid.html.recording import counts
 from pellucid.html.shown import subject
 from pellucid.messages import language
@@ -21,7 +21,6 @@ from pellucid.ops.native import make
 from pellucid.runs.answers import tokenizer_of
 from pellucid.runs.limits import LIMITS
 from pellucid.runs.model_registry import LoadedModel
-from pellucid.tokenizer.tokenizer import Tokenizer
 
 SCHEMA = 1
 LONGEST = 1024  # tokens of a text, for a model without a limit of its own
@@ -29,8 +28,6 @@ ALLOWED = " 'wasm-unsafe-eval'"  # compile WebAssembly; nothing else is evaluate
 MOST = 64_000_000  # bytes of weights: a file is read whole, and its text is a third longer
 RUNS = 512_000_000  # bytes of the tensors of the runs that a page keeps; one run takes up to half
 DECODED = 64_000_000  # bytes of weights that a page keeps as numbers for its sums, beside the kernels' memory
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-PLAIN_BPE = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges", "fuse_unk")
 
 
 def live_page(model: Model) -> str:
@@ -56,7 +53,8 @@ def live_document(model: Model, most: int) -> tuple[dict[str, Any], WrittenPlan]
     size = sum(x.nbytes for x in plan.weights.values())
     if size > most:
         raise UseError("live.large", model=model.name, size=size, limit=most)
-    tokenizer, described = vocabulary(model), alike(model, plan)
+    tokenizer = tokenizer_of(model)
+    text, described = carried(tokenizer, model.name, model.config.vocab), alike(model, plan)
     if (fitting := longest_within(described["tensors"], longest, RUNS // 2)) < longest:
         longest, plan = fitting, planned(model, fitting)
     document = {
@@ -69,7 +67,8 @@ def live_document(model: Model, most: int) -> tuple[dict[str, Any], WrittenPlan]
         "candidates": LIMITS.candidates,
         "stops": sorted(model.stops),
         "starts": model.config.starts,
-        **tokenizer,
+        **text,
+        "control": control(tokenizer) if tokenizer is not None and isinstance(model.module, Encoder) else None,
         **described,
         "plan": plan.document,
         "sha256": {"kernels": hashlib.sha256(kernels()).hexdigest()},
@@ -124,49 +123,3 @@ def answers(model: Model) -> dict[str, Any]:
 def loaded(model: Model) -> LoadedModel:
     """Return the model as the page's list has it."""
     return LoadedModel(model.name, model.family.name, model.module, model)
-
-
-def vocabulary(model: Model) -> dict[str, Any]:
-    """Return a byte-level BPE for the page's script. A UseError if the model's tokenizer is another."""
-    tokenizer = tokenizer_of(model)
-    if tokenizer is None:
-        raise UseError("live.tokenizer", model=model.name, found="-")
-    spec, bpe = tokenizer.spec, tokenizer.spec["model"]
-    added = spec.get("added_tokens") or []
-    given = {name: (spec.get("pre_tokenizer") or {}).get(name) for name in BYTE_LEVEL}
-    fits = bpe["type"] == "BPE" and not any(bpe.get(field) for field in PLAIN_BPE) and given == BYTE_LEVEL
-    if not fits or spec.get("normalizer") or not all(token.get("special") for token in added):
-        raise UseError("live.tokenizer", model=model.name, found=described(spec))
-    ranks = tokenizer.merges()
-    return {
-        "pieces": [piece(tokenizer, id) for id in range(model.config.vocab)],
-        "merges": [" ".join(pair) for pair in sorted(ranks, key=ranks.__getitem__)],
-        "special": [token["content"] for token in added],
-        "around": around(tokenizer),
-        "control": control(model, tokenizer) if isinstance(model.module, Encoder) else None,
-    }
-
-
-def around(tokenizer: Tokenizer) -> list[list[int]]:
-    """Return the ids that the tokenizer's post-processor puts before a text, and those that it puts after it."""
-    bare, ids = tokenizer.encode("a", special=False), tokenizer.encode("a")
-    at = next(i for i in range(len(ids)) if ids[i : i + len(bare)] == bare)
-    return [ids[:at], ids[at + len(bare) :]]
-
-
-def control(model: Model, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the control tokens that an encoder's text may name, and the mask's id: a text that fills blanks names them."""
-    added = tokenizer.spec.get("added_tokens") or []
-    tokens = [{name: token[name] for name in ("id", "content", "lstrip", "rstrip")} for token in added]
-    return {"tokens": tokens, "mask": tokenizer.special.get("mask")}
-
-
-def piece(tokenizer: Tokenizer, id: int) -> str | None:
-    """Return the piece of an id as its file writes it; None for a row of the embedding without one."""
-    return tokenizer.piece(id) if id < tokenizer.size and tokenizer.pieces([id])[0].raw else None
-
-
-def described(spec: Mapping[str, Any]) -> str:
-    """Name the parts of a tokenizer."""
-    parts = (spec.get(name) for name in ("normalizer", "pre_tokenizer", "model", "post_processor"))
-    return " · ".join(str(part["type"]) for part in parts if isinstance(part, dict))

@@ -3,13 +3,13 @@
 Others are not wrong: they run in a worker with a time limit. ` +▁` (XLNet's kin) is not here: on n spaces it takes n² steps.
 """
 
-_SHORT = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+SHORT = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def _cl100k(digits: str, letters: str = r"\p{L}", others: str = r"\p{L}") -> str:
-    return rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{digits}| ?[^\s{others}\p{{N}}]+[\r\n]*|{_SPACE}"
+    return rf"{SHORT}|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{digits}| ?[^\s{others}\p{{N}}]+[\r\n]*|{_SPACE}"
 
 
 def _o200k(digits: str, short: str) -> str:
@@ -20,7 +20,7 @@ def _o200k(digits: str, short: str) -> str:
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT4 = _cl100k(r"\p{N}{1,3}")  # Llama 3, GLM-4
 QWEN2 = _cl100k(r"\p{N}")  # Qwen3 too
-GPT4O = _o200k(r"\p{N}{1,3}", f"{_SHORT}?")  # gpt-oss, Llama 4
+GPT4O = _o200k(r"\p{N}{1,3}", f"{SHORT}?")  # gpt-oss, Llama 4
 TEKKEN = _o200k(r"\p{N}", "")  # Mistral's
 DEEPSEEK = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|""" + _SPACE

@@ -16,8 +16,8 @@ from pellucid.errors import TokenizerError, UseError
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 # What the library tidies in a decoded word: " ." becomes "."
-_TIDY = [(" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"), (" do not", " don't")]
-_TIDY += [(" 's", "'s"), (" 've", "'ve"), (" 're", "'re")]
+TIDY = [(" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"), (" do not", " don't")]
+TIDY += [(" 's", "'s"), (" 've", "'ve"), (" 're", "'re")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _wordpiece(part: dict[str, Any]) -> Writing:
     def spoken(piece: str, first: bool) -> bytes:
         if not first:
             piece = piece.removeprefix(prefix) if piece.startswith(prefix) else " " + piece
-        for old, new in _TIDY if tidy else ():
+        for old, new in TIDY if tidy else ():
             piece = piece.replace(old, new)
         return piece.encode()
 

@@ -171,6 +171,11 @@ class Tokenizer:
         return self._spec
 
     @property
+    def control(self) -> frozenset[int]:
+        """The ids that no text becomes: special tokens, and those of a chat."""
+        return self._control
+
+    @property
     def added(self) -> int:
         """Return the number of added tokens, which no merge makes."""
         return len(self._spec.get("added_tokens") or [])

@@ -7,7 +7,7 @@ import { Refused } from "../run/refused";
 import { ranked, type Sampling } from "../sampling/stages";
 import { decode } from "../tensor/decode";
 import { parse, type Stored } from "../tensor/safetensors";
-import { Bpe } from "./bpe";
+import { Tokenizer } from "./tokenizer";
 import { fetched } from "./fetched";
 import { sha256 } from "./hash";
 import { Kernels } from "./kernels";
@@ -45,7 +45,7 @@ async function load(document: LiveDocument): Promise<LiveModel> {
   if (document.chunks) await fetched(document.chunks, (tensors) => { plan.fillWith(tensors); });
   else plan.fillWith(parse((await checked("weights", document.sha256.weights)).buffer).tensors);
   if (plan.lacking !== undefined) throw new RangeError(plan.lacking);
-  return new LiveModel(document, plan, new Bpe(document));
+  return new LiveModel(document, plan, new Tokenizer(document));
 }
 
 // After a file that was missing the next request tries again.

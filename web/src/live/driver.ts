@@ -5,7 +5,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { packed } from "../run/recorded";
 import { parse } from "../tensor/safetensors";
-import { Bpe } from "./bpe";
+import { Tokenizer } from "./tokenizer";
 import { Kernels } from "./kernels";
 import { lensOf, mapOf } from "./live_map";
 import { LiveModel, LiveRun, type Asked } from "./live_run";
@@ -18,7 +18,7 @@ const [, , file = "", out = ""] = process.argv, text = readFileSync(file, "utf8"
 const inside = (id: string): string => new RegExp(`id="${id}">([^<]*)</script>`).exec(text)?.[1] ?? "";
 const bytes = (id: string): Uint8Array<ArrayBuffer> => Uint8Array.from(Buffer.from(inside(id), "base64"));
 const document = JSON.parse(inside("live")) as LiveDocument;
-const plan = new Plan(await Kernels.of(bytes("kernels")), document.plan), model = new LiveModel(document, plan, new Bpe(document));
+const plan = new Plan(await Kernels.of(bytes("kernels")), document.plan), model = new LiveModel(document, plan, new Tokenizer(document));
 const files = document.chunks?.map((c) => new Uint8Array(readFileSync(join(dirname(file), c.file)))) ?? [bytes("weights")];
 for (const one of files) plan.fillWith(parse(one.buffer).tensors);
 if (plan.lacking !== undefined) throw new RangeError(plan.lacking);

@@ -6,10 +6,10 @@ import type { Edit } from "../run/edits";
 import { axes, type Answer, type Candidate, type Run, type Stats, type Step, type Tensor } from "../run/types";
 import { drawToken, GREEDY, probabilities, stages, type Sampling } from "../sampling/stages";
 import { Attended } from "./attended";
-import type { Bpe } from "./bpe";
 import type { Plan, Row, RowEdit, Tap } from "./plan";
 import type { LiveDocument, StepTensor } from "./present";
 import { idsOf } from "./text_ids";
+import type { Tokenizer } from "./tokenizer";
 import { Weights } from "./weights";
 
 const LAST = "last row"; // the op that gives the row a token is drawn from
@@ -28,7 +28,7 @@ export class LiveModel {
   private readonly known: Map<string, StepTensor>;
   private readonly ofSource: Set<string>; // tensors that have a row for each token of the source
   readonly weights: Weights;
-  constructor(readonly document: LiveDocument, readonly plan: Plan, readonly bpe: Bpe) {
+  constructor(readonly document: LiveDocument, readonly plan: Plan, readonly bpe: Tokenizer) {
     this.taps = new Map(document.plan.taps.map((tap) => [tap.path, tap]));
     this.known = new Map(document.tensors.map((t) => [t.path, t]));
     this.ofSource = new Set(document.tensors.filter(({ path, dims }) => path === "source" || path.startsWith("encoder.") || (path.includes(".cross.") && dims.startsWith("B S"))).map((t) => t.path));

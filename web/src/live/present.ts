@@ -4,6 +4,7 @@ import type { Tensor } from "../run/types";
 import { recorded } from "../run/recorded";
 import type { Chunk } from "./fetched";
 import type { PlanDocument } from "./plan";
+import type { Vocabulary } from "./tokenizer";
 
 // A tensor of a step, but for what depends on its rows: "T" of them, after which "S" keys are stored, "N" that went to experts, and FLOPs
 // [b, c] of b·T + c·T·S.  labels: of its cells' terms.  first: fields that are others in a run's first step, where "{prompt}" stands for the
@@ -13,7 +14,7 @@ export interface StepTensor extends Omit<Tensor, "n" | "shape" | "step" | "bytes
 // A token that a text may name: the white space before it, or behind it, belongs to it.
 export interface ControlToken { id: number; content: string; lstrip: boolean; rstrip: boolean }
 
-export interface LiveDocument {
+export interface LiveDocument extends Vocabulary {
   schema: 1;
   language: "en" | "zh";
   model: string;
@@ -22,11 +23,7 @@ export interface LiveDocument {
   candidates: number; // of a step
   stops: number[]; // tokens that end a text
   starts: number | null; // the token that a decoder beside an encoder begins with
-  around: [number[], number[]]; // ids before a text, and after it
   control: { tokens: ControlToken[]; mask: number | null } | null; // of an encoder, whose text may name them
-  special: string[]; // of the pieces, those that stand for themselves
-  pieces: (string | null)[]; // by id; each letter is a byte
-  merges: string[]; // two pieces with a space between them, the first to be joined first
   run: Record<string, unknown>; // the fields of a run's document that every run has alike
   tensors: StepTensor[];
   plan: PlanDocument;

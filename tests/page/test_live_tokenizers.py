@@ -1,0 +1,184 @@
+"""The tokenizers of a page that runs its model, in node: ids, pieces and decoded texts are Python's, of each kind that folders have."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as Library
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from conftest import BUNDLER, WEB
+from pellucid.checkpoint.gguf.pretokenizers import PRE
+from pellucid.errors import TokenizerError, UseError
+from pellucid.html.live_tokenizer import carried
+from pellucid.runs.answers import piece_of, visible
+from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from small_tokenizers import CORPUS, byte_level, sentencepiece, texts
+from vocabularies import spec
+
+FULL = os.environ.get("PELLUCID_FULL") == "1"
+COUNT = 520 if FULL else 160  # texts
+LISTS = 200  # of random ids, to be decoded
+SHARED = Path(os.environ.get("PELLUCID_SHARED", Path(__file__).parents[3] / "shared")) / "gpt2-tokenizer"
+BERT = [
+    {},
+    {"lowercase": False},
+    {"lowercase": False, "strip_accents": True},
+    {"strip_accents": False},
+    {"handle_chinese_chars": False, "clean_text": False},
+]
+
+
+def wordpiece(**how: Any) -> Tokenizer:
+    """Return a tokenizer as BERT's, trained on words as they are and in small letters."""
+    made = Library(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(**how), pre_tokenizers.BertPreTokenizer()
+    marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    made.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=500, special_tokens=marks, show_progress=False))
+    return Tokenizer(json.loads(made.to_str()), "tokenizer.json")
+
+
+def unigram(scheme: str, fallback: bool) -> Tokenizer:
+    """Return a tokenizer of likeliest pieces, with pieces for bytes where `fallback`."""
+    made = spec("unigram")
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": True}
+    made["pre_tokenizer"] = (
+        {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]} if scheme == "always" else metaspace
+    )
+    draw, text = random.Random(1), "▁".join(" ".join(CORPUS).split())
+    known = {piece for piece, _ in made["model"]["vocab"]}
+    some = sorted({text[i : i + draw.randint(2, 4)] for i in range(len(text))} - known)[::2]
+    made["model"]["vocab"] += [[piece, -draw.uniform(2, 12)] for piece in some]  # that overlap, so that sums decide
+    if scheme == "first":
+        made["normalizer"] = {"type": "NFKC"}
+    if fallback:
+        made["model"]["byte_fallback"] = True
+        made["model"]["vocab"] += [[f"<0x{b:02X}>", -30.0] for b in range(256)]
+    return Tokenizer(made, "tokenizer.json")
+
+
+def marked(part: dict[str, Any] | None, normalizer: dict[str, Any] | None) -> Tokenizer:
+    """Return Llama 2's pieces behind other parts: Gemma's, or those of newer files of Llama."""
+    made = json.loads(sentencepiece(False).to_str()) | {"pre_tokenizer": part, "normalizer": normalizer}
+    return Tokenizer(made, "tokenizer.json")
+
+
+@cache
+def kinds() -> dict[str, Tokenizer]:
+    """Return a tokenizer of each kind by its name."""
+    swap = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    spaces = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    first = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+    digits = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, PRE["gpt-2"]]}
+    all_of = {f"bytes {pre}": Tokenizer(json.loads(byte_level(pre).to_str()), "tokenizer.json") for pre in PRE}
+    all_of |= {f"wordpiece {i}": wordpiece(**how) for i, how in enumerate(BERT)}
+    all_of |= {f"unigram {scheme} {b}": unigram(scheme, b) for scheme in ("always", "first", "never") for b in (False, True)}
+    all_of |= {kind: Tokenizer(spec(kind), "tokenizer.json") for kind in ("bytes", "wordpiece", "unigram", "sentencepiece")}
+    all_of |= {f"llama {spaced}": Tokenizer(json.loads(sentencepiece(spaced).to_str()), "tokenizer.json") for spaced in (True, False)}
+    all_of |= {"gemma": marked(spaces, swap), "gemma split": marked(spaces, None), "llama newer": marked(first, None)}
+    all_of["digits"] = Tokenizer(json.loads(byte_level("gpt-2").to_str()) | {"pre_tokenizer": digits}, "tokenizer.json")
+    if FULL and SHARED.is_dir() and (gpt2 := load_tokenizer(SHARED)) is not None:
+        all_of["gpt2 itself"] = gpt2
+    return all_of
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Return a function that encodes and decodes in node."""
+    if shutil.which("node") is None or not BUNDLER.exists():
+        pytest.skip("node, or the page's modules (cd web && npm ci), are not installed")
+    folder = tmp_path_factory.mktemp("tokenizers")
+    script, out = folder / "driver.mjs", folder / "out.json"
+    bundle = [str(BUNDLER), "src/live/tokenizer_driver.ts", "--format", "esm", "--platform", "node", "--file", str(script)]
+    subprocess.run(bundle, cwd=WEB, check=True, capture_output=True)
+
+    def run(vocabularies: list[dict[str, Any]], lists: list[list[int]]) -> Any:
+        given = json.dumps({"vocabularies": vocabularies, "texts": texts(COUNT), "lists": lists})
+        subprocess.run(["node", str(script), str(out)], input=given, text=True, check=True)
+        return json.loads(out.read_text())
+
+    return run
+
+
+def encoded(tokenizer: Tokenizer, text: str) -> list[int] | None:
+    """Return a text's ids; None for one that Python refuses, since it holds the name of a control token that merges make."""
+    try:
+        return tokenizer.encode(text)
+    except TokenizerError:
+        return None
+
+
+def test_every_kind_is_pythons(run: Callable[..., Any]) -> None:
+    known = {name: (tokenizer, carried(tokenizer, name, tokenizer.size + 3)) for name, tokenizer in kinds().items()}
+    draw = random.Random(3)
+    lists = [[draw.randrange(1 << 20) for _ in range(draw.randint(1, 8))] for _ in range(LISTS)]
+    compared = 0
+    for (name, (tokenizer, parts)), answer in zip(known.items(), run([parts for _, parts in known.values()], lists), strict=True):
+        theirs, rows = [encoded(tokenizer, text) for text in texts(COUNT)], len(parts["pieces"])
+        wrong = [(t, a, b) for t, a, b in zip(texts(COUNT), answer["ids"], theirs, strict=True) if b is not None and a != b]
+        assert wrong == [], (name, len(wrong), wrong[:3])
+        assert answer["words"] == words(tokenizer), name
+        compared += sum(ids is not None for ids in theirs)
+        tokenizer.fit(rows)
+        shown = [visible(piece_of(tokenizer, i)) if piece is not None else "" for i, piece in enumerate(parts["pieces"])]
+        assert answer["shown"] == shown, name
+        assert answer["decoded"] == [tokenizer.decode([i % rows for i in ids]) for ids in lists], name
+    assert compared > 0.95 * COUNT * len(known)
+
+
+def words(tokenizer: Tokenizer) -> list[list[str]]:
+    return [[word for word in tokenizer.words(text) if word] for text in texts(COUNT)]
+
+
+def test_another_rule_gives_other_ids(run: Callable[..., Any]) -> None:
+    """The comparison can fail: white space as JavaScript has it, a long s that is no s, accents that stay, scores in another order."""
+    changes = {
+        "bytes gpt-2": lambda parts: parts["text"]["words"][0].update(type="WhitespaceSplit"),
+        "bytes llama-bpe": lambda parts: swapped(parts, r"\p{White_Space}", r"\s"),
+        "bytes qwen2": lambda parts: swapped(parts, r"\u017f", ""),
+        "wordpiece 0": lambda parts: parts["text"]["normalizer"][0].update(strip_accents=False),
+        "llama True": lambda parts: parts["text"]["model"].update(fuse_unk=False, byte_fallback=False),
+        "unigram always False": lambda parts: parts["text"]["model"]["scores"].reverse(),
+    }
+    for name, change in changes.items():
+        tokenizer = kinds()[name]
+        parts = carried(tokenizer, name, tokenizer.size)
+        change(parts)
+        answer = run([parts], [])[0]
+        assert answer["ids"] != [encoded(tokenizer, text) for text in texts(COUNT)] or answer["words"] != words(tokenizer), name
+
+
+def swapped(parts: dict[str, Any], old: str, new: str) -> None:
+    for part in parts["text"]["words"]:
+        if part["type"] == "Split":
+            part["pattern"]["Regex"] = part["pattern"]["Regex"].replace(old, new)
+
+
+FIRST = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}
+SPLIT = {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": False}
+OTHERS = [
+    ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
+    ({"normalizer": {"type": "Nmt"}}, "Nmt"),
+    ({"normalizer": {"type": "Lowercase"}, "pre_tokenizer": FIRST}, "Lowercase · Metaspace"),
+    ({"pre_tokenizer": SPLIT | {"pattern": {"Regex": "a+"}}}, "Regex a+"),
+    ({"pre_tokenizer": SPLIT | {"behavior": "Contiguous"}}, "Split Contiguous"),
+]
+
+
+@pytest.mark.parametrize(("change", "named"), OTHERS, ids=range(len(OTHERS)))
+def test_other_parts_are_refused_by_name(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(UseError) as refused:
+        carried(Tokenizer(spec("bytes") | change, "tokenizer.json"), "odd", 320)
+    assert f"odd has a tokenizer that does not run in a page yet: {named}" in str(refused.value)
+
+
+def test_a_word_level_vocabulary_is_refused() -> None:
+    with pytest.raises(UseError, match="WordLevel"):
+        carried(Tokenizer(spec("wordlevel"), "tokenizer.json"), "odd", 4)
