@@ -1,0 +1,40 @@
+"""The labels of a tile's columns: whole within the picture, also that of the last column of a wide one."""
+
+import pytest
+
+from browser import Tab
+
+# Notes where each label of a canvas begins and ends, and how wide the canvas is.
+NOTED = """(() => {
+  window.__labels = [];
+  const own = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+    const size = this.measureText(text).width, start = { left: x, center: x - size / 2, right: x - size }[this.textAlign] ?? x;
+    window.__labels.push({ text, start, end: start + size, y, width: this.canvas.getBoundingClientRect().width, tile: !!this.canvas.closest("aside") });
+    return own.call(this, text, x, y, ...rest);
+  };
+})();"""
+TOP = 9  # px, where the labels of columns stand
+
+
+VIEWPORTS = ({"width": 1440, "height": 1000}, {"width": 390, "height": 844})
+
+
+@pytest.mark.parametrize("viewport", VIEWPORTS, ids=["wide", "phone"])
+def test_the_last_columns_label_is_whole(tab: Tab, viewport: dict[str, int]) -> None:
+    """Of texts whose last column has a label, and is narrower than it."""
+    tab.page.set_viewport_size(viewport)  # type: ignore[arg-type]
+    tab.page.add_init_script(NOTED)
+    edges = []
+    for tokens in (26, 41, 51, 61):
+        tab.go(tensor="layers.0.attn.pattern", prompt="#" + " ".join(str(100 + i) for i in range(tokens)))
+        tab.settle()
+        tab.page.evaluate("window.__labels = []")
+        box = tab.page.locator("aside canvas").last.bounding_box()
+        assert box is not None
+        tab.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)  # the labels are drawn again
+        tab.settle()
+        labels = [one for one in tab.page.evaluate("window.__labels") if one["tile"] and one["y"] == TOP]
+        assert len(labels) > 2
+        edges += [one["end"] - one["width"] for one in labels]
+    assert -0.01 < max(edges) <= 0.01  # a label stands at the edge, and none goes beyond it
