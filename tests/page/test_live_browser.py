@@ -1,6 +1,7 @@
 """The page that runs its model, opened from disk in Chromium with the network off: prompts, generation, sliders, sums, and its hash."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from pellucid.html.live import live_page
 from pellucid.tracing import Trace
 
 PROMPT = "The capital of France is"
+COUNTRIES = (
+    *("France", "Germany", "Italy", "Spain", "Japan", "China", "India", "Peru", "Chile", "Cuba", "Egypt", "Kenya"),
+    *("Ghana", "Mali", "Chad", "Norway", "Sweden", "Finland", "Poland", "Greece", "Turkey", "Iran", "Iraq", "Oman"),
+)
 MOST = 6_000_000  # bytes of a specimen's file
 
 
@@ -54,6 +59,27 @@ def test_prompts_are_typed_and_texts_generated(browser: Browser, file: Path, mod
         assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == ids
         tab.page.get_by_role("button", name="Play").wait_for()
         assert tab.page.get_by_role("button", name="Play").is_disabled()  # the text has ended
+
+
+FIFTY = [
+    *(f"The capital of {c} is" for c in COUNTRIES[:18]),
+    *(f"{c}'s capital is the city of" for c in COUNTRIES[6:24]),
+    *("法国的首都是", "日本の首都は", "A", "é à ü ñ", "1 2 3 4 5", "don't we'll I'm", "<|endoftext|>", "🙂 the", "  x  y", "The The The"),
+    *("\u3000宽 格", "½ ² Ⅷ", "e\u0301", "x" * 50),
+]
+ASKED = FIFTY if os.environ.get("PELLUCID_FULL") == "1" else FIFTY[::6]
+
+
+def test_fifty_prompts_are_pythons(browser: Browser, file: Path, model: Model) -> None:
+    """The ids that the page shows, and the token that it answers with; each sixth prompt in the quick form."""
+    assert len(FIFTY) == len(set(FIFTY)) == 50
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "[data-answer]")
+        for prompt in ASKED:
+            tab.enter_prompt(prompt)
+            ids, new = model.ids(prompt), pellucid.trace(model, prompt, only="logits").new[0]
+            tab.page.wait_for_function("n => document.querySelectorAll('.token .id').length === n", arg=len(ids) + 1)
+            assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == [*ids, new], prompt
 
 
 def test_the_file_speaks_both_languages(browser: Browser, file: Path) -> None:
