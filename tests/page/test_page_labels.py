@@ -10,7 +10,8 @@ NOTED = """(() => {
   const own = CanvasRenderingContext2D.prototype.fillText;
   CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
     const size = this.measureText(text).width, start = { left: x, center: x - size / 2, right: x - size }[this.textAlign] ?? x;
-    window.__labels.push({ text, start, end: start + size, y, width: this.canvas.getBoundingClientRect().width, tile: !!this.canvas.closest("aside") });
+    const width = this.canvas.getBoundingClientRect().width, tile = !!this.canvas.closest("aside");
+    window.__labels.push({ text, start, end: start + size, y, width, tile });
     return own.call(this, text, x, y, ...rest);
   };
 })();"""
