@@ -126,7 +126,7 @@ class PlanWriter:
         self.parameters: dict[int, tuple[str, Tensor]] = {}
         self.widths: dict[str, int] = {}  # of weights in blocks, by the name of their codes
         for name, p in (*module.named_parameters(remove_duplicate=False), *module.named_buffers()):
-            for part, t in held(name, p.detach()).items():
+            for part, t in tensors_of(name, p.detach()).items():
                 self.parameters.setdefault(t.untyped_storage().data_ptr(), (part, t))
             if isinstance(p, Blocks):
                 self.widths[f"{name}.codes"] = p.shape[-1]
@@ -147,7 +147,7 @@ class PlanWriter:
         for s in self.storages:
             if (named := self.parameters.get(s.data_ptr())) is not None:
                 name, p = named
-                weights[name] = narrowed(whole(p, s))
+                weights[name] = narrowed(covering(p, s))
         recorder = self.buffers.recorder
         assert recorder is not None
         events = [e for e in recorder.events if isinstance(e, TapEvent)]
@@ -196,7 +196,7 @@ class PlanWriter:
         if address in self.parameters:
             name, p = self.parameters[address]
             width = {"width": self.widths[name]} if name in self.widths else {}
-            dtype, shape = str(p.dtype).removeprefix("torch."), list(whole(p, s).shape)
+            dtype, shape = str(p.dtype).removeprefix("torch."), list(covering(p, s).shape)
             return {"kind": "weight", "bytes": size, "name": name, "shape": shape, "dtype": dtype, **width}
         if address in self.kinds:
             return {"kind": self.kinds[address], "bytes": size}
@@ -220,12 +220,12 @@ class PlanWriter:
         return {"region": region, "at": at, "shape": list(x.shape), "strides": list(x.stride()), "dtype": dtype}
 
 
-def held(name: str, p: Tensor) -> dict[str, Tensor]:
+def tensors_of(name: str, p: Tensor) -> dict[str, Tensor]:
     """Return the tensors that a parameter's numbers lie in, by name: of one in blocks its codes and its scales."""
     return {f"{name}.codes": p.codes, f"{name}.scales": p.scales} if isinstance(p, Blocks) else {name: p}
 
 
-def whole(p: Tensor, s: UntypedStorage) -> Tensor:
+def covering(p: Tensor, s: UntypedStorage) -> Tensor:
     """Return the numbers of a parameter's storage: the parameter itself if it covers it, else all in one row."""
     return p if p.is_contiguous() and p.nbytes == s.nbytes() else torch.empty(0, dtype=p.dtype).set_(s)
 

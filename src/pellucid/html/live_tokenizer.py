@@ -169,9 +169,9 @@ def writing(decoder: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def around(tokenizer: Tokenizer) -> list[list[int]]:
     """Return the ids that the tokenizer's post-processor puts before a text, and those that it puts after it."""
-    bare, whole = tokenizer.encode("a", special=False), tokenizer.encode("a")
-    at = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
-    return [whole[:at], whole[at + len(bare) :]]
+    bare, framed = tokenizer.encode("a", special=False), tokenizer.encode("a")
+    at = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
+    return [framed[:at], framed[at + len(bare) :]]
 
 
 def control(tokenizer: Tokenizer) -> dict[str, Any]:

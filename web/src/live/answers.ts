@@ -66,7 +66,7 @@ export async function answer(path: string, body: Body | undefined): Promise<unkn
   const model = await ready(embedded), [place = "", query = ""] = path.split("?"), words = place.split("/"), fields = new URLSearchParams(query);
   if (place === "runs" && body) return started(model, body).document();
   if (place === "switches") return { schema: 1, switches: [] };
-  if (place === "weights/tensor/stats") return { stats: statsOf(model.weights.whole(weightOf(model, fields.get("path") ?? ""))) };
+  if (place === "weights/tensor/stats") return { stats: statsOf(model.weights.matrix(weightOf(model, fields.get("path") ?? ""))) };
   const run = words[0] === "runs" ? used(words[1] ?? "") : undefined, [, , kind, number, what] = words, k = Number(number);
   if (!run || (kind === "steps" && !run.steps[k])) throw absent();
   if (words.length === 2) return run.document();

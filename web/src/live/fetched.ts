@@ -33,8 +33,8 @@ function quietly<T>(promise: Promise<T>): Promise<T> {
 async function chunkOf({ file, sha256: expected }: Chunk): Promise<ArrayBuffer> {
   const answer = await fetch(new URL(file, document.baseURI)).catch((fault: unknown) => { throw missing(file, String(fault)); });
   if (!answer.ok) throw missing(file, `HTTP ${answer.status}`);
-  const bytes = await answer.arrayBuffer().catch((fault: unknown) => { throw missing(file, String(fault)); }), found = await sha256(new Uint8Array(bytes));
-  if (found !== expected) throw new Refused(say("page.live.chunk", { file, found, expected }));
+  const bytes = await answer.arrayBuffer().catch((fault: unknown) => { throw missing(file, String(fault)); }), digest = await sha256(new Uint8Array(bytes));
+  if (digest !== expected) throw new Refused(say("page.live.chunk", { file, found: digest, expected }));
   return bytes;
 }
 

@@ -44,7 +44,7 @@ export class LiveModel {
 
   // A weight in float32; no numbers where the model has none of this name.
   weight(path: string): Float32Array {
-    return this.weights.whole(path);
+    return this.weights.matrix(path);
   }
 
   // The axes of a tensor of one row.

@@ -44,11 +44,11 @@ class Walk {
   // The gradient in the operand of a product; its bias is added.
   weighed(t: StepTensor, g: Float64Array): Float64Array {
     const { weights } = this.run.model, path = t.weights[0] ?? "", width = (weights.shape(path) ?? []).slice(1).reduce((n, m) => n * m, 1), out = new Float64Array(width);
-    const whole = g.filter((x) => x !== 0).length > 1 ? weights.whole(path) : undefined; // of a vocabulary's table one row is enough
+    const matrix = g.filter((x) => x !== 0).length > 1 ? weights.matrix(path) : undefined; // of a vocabulary's table one row is enough
     if (t.weights[1]) this.add(this.rest, t.weights[1], null, dot(g, this.run.model.weight(t.weights[1])));
     g.forEach((x, i) => {
       if (x === 0) return;
-      const row = whole ? whole.subarray(i * width, (i + 1) * width) : weights.row(path, i);
+      const row = matrix ? matrix.subarray(i * width, (i + 1) * width) : weights.row(path, i);
       for (let j = 0; j < width; j++) out[j] = (out[j] ?? 0) + x * (row[j] ?? 0);
     });
     return out;

@@ -35,24 +35,24 @@ export class Weights {
   private dequantised(path: string, shape: readonly number[], from: number, to: number): Float32Array {
     const codes = this.plan.weight(path + CODES), scales = this.plan.weight(`${path}.scales`), width = shape.at(-1) ?? 1, lines = shape.slice(1, -1).reduce((n, m) => n * m, 1);
     if (!codes || !scales) return new Float32Array();
-    const { buffer, byteOffset } = scales.bytes, whole = codes.region.dtype === "int8", blocks = Math.ceil(width / BLOCK), pitch = codes.region.shape?.at(-1) ?? width;
+    const { buffer, byteOffset } = scales.bytes, bytewise = codes.region.dtype === "int8", blocks = Math.ceil(width / BLOCK), pitch = codes.region.shape?.at(-1) ?? width;
     const halves = new Uint16Array(buffer, byteOffset, scales.bytes.byteLength / 2), out = new Float32Array((to - from) * lines * width);
     for (let r = 0, at = 0; r < (to - from) * lines; r++) {
       const line = from * lines + r;
       for (let i = 0; i < width; i++) {
-        const byte = codes.bytes[line * pitch + (whole ? i : i >> 1)] ?? 0;
-        out[at++] = half(halves[line * blocks + Math.floor(i / BLOCK)] ?? 0) * (whole ? (byte << 24) >> 24 : ((byte >> (4 * (i & 1))) & 15) - 8);
+        const byte = codes.bytes[line * pitch + (bytewise ? i : i >> 1)] ?? 0;
+        out[at++] = half(halves[line * blocks + Math.floor(i / BLOCK)] ?? 0) * (bytewise ? (byte << 24) >> 24 : ((byte >> (4 * (i & 1))) & 15) - 8);
       }
     }
     return out;
   }
 
   row(path: string, i: number): Float32Array {
-    const whole = this.known.get(path), width = (this.shape(path) ?? []).slice(1).reduce((n, m) => n * m, 1);
-    return whole ? whole.subarray(i * width, (i + 1) * width) : this.rows(path, i, i + 1);
+    const known = this.known.get(path), width = (this.shape(path) ?? []).slice(1).reduce((n, m) => n * m, 1);
+    return known ? known.subarray(i * width, (i + 1) * width) : this.rows(path, i, i + 1);
   }
 
-  whole(path: string): Float32Array {
+  matrix(path: string): Float32Array {
     const known = this.known.get(path);
     if (known) return known;
     const made = this.rows(path, 0, this.shape(path)?.[0] ?? 0);

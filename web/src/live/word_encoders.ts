@@ -26,8 +26,8 @@ function bytesOf(text: string, ids: ReadonlyMap<string, number>): number[] | und
 }
 
 function merged(part: Extract<EncoderPart, { type: "BPE" }>, ids: ReadonlyMap<string, number>, ranks: ReadonlyMap<string, number>, word: string): number[] {
-  const whole = part.ignore_merges ? ids.get(word) : undefined;
-  if (whole !== undefined) return [whole];
+  const entry = part.ignore_merges ? ids.get(word) : undefined;
+  if (entry !== undefined) return [entry];
   const parts: (string | null)[] = []; // null for what has no piece
   let unknown = 0;
   const flush = (): void => { for (; unknown > 0; unknown--) parts.push(null); };
@@ -81,12 +81,12 @@ function likeliest(part: Extract<EncoderPart, { type: "Unigram" }>, ids: Readonl
     if (!single) take(from + step, unlikely + here, from, null);
     from += step;
   }
-  const found: { text: string; id: number | null }[] = [];
+  const chosen: { text: string; id: number | null }[] = [];
   for (let to = word.length; to > 0;) {
-    const node = best[to], from = node?.from ?? 0, id = node?.id ?? null, own = id === part.unknown ? null : id, text = word.slice(from, to), last = found.at(-1);
+    const node = best[to], from = node?.from ?? 0, id = node?.id ?? null, own = id === part.unknown ? null : id, text = word.slice(from, to), last = chosen.at(-1);
     if (own === null && last?.id === null) last.text = text + last.text; // one after another is one
-    else found.push({ text, id: own });
+    else chosen.push({ text, id: own });
     to = from;
   }
-  return found.reverse().flatMap(({ text, id }) => id ?? ids.get(text) ?? (part.byte_fallback ? bytesOf(text, ids) : undefined) ?? part.unknown ?? []);
+  return chosen.reverse().flatMap(({ text, id }) => id ?? ids.get(text) ?? (part.byte_fallback ? bytesOf(text, ids) : undefined) ?? part.unknown ?? []);
 }
