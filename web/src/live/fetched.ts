@@ -38,4 +38,4 @@ async function chunkOf({ file, sha256: expected }: Chunk): Promise<ArrayBuffer> 
   return bytes;
 }
 
-const missing = (file: string, found: string): Refused => new Refused(say("page.live.fetched", { file, found }));
+const missing = (file: string, why: string): Refused => new Refused(say("page.live.fetched", { file, found: why }));
