@@ -74,7 +74,7 @@ def check_first(spec: Mapping[str, Any]) -> None:
     )
     moving = [one["type"] for one in flat(spec.get("normalizer"), "normalizers") if not one["type"].startswith("NF")]
     if first and moving:
-        raise UnreadPartError(f"{moving[0]} · Metaspace first")
+        raise UnreadPartError(f"{moving[0]} · Metaspace")
 
 
 def normalizers(part: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
@@ -120,7 +120,7 @@ def encoder(tokenizer: Tokenizer) -> dict[str, Any]:
             if model.get(field):
                 raise UnreadPartError(f"BPE {field}")
         if any(" " in half for pair in model["merges"] for half in pair):
-            raise UnreadPartError("BPE merges with spaces")
+            raise UnreadPartError("BPE merges")
         flags = {name: model.get(name) is True for name in ("fuse_unk", "byte_fallback", "ignore_merges")}
         return out | flags | {"unknown": ids.get(model.get("unk_token") or "")}
     if model["type"] == "WordPiece":
