@@ -11,9 +11,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from browser import Tab, chromium, open_tab, serve_from_command
-
-WEB = Path(__file__).parents[2] / "web"
-BUNDLER = WEB / "node_modules" / ".bin" / "rolldown"
+from page_sources import BUNDLER, WEB
 
 
 @pytest.fixture(scope="module")  # its event loop must end before other folders run theirs

@@ -14,7 +14,7 @@ import pytest
 from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from conftest import BUNDLER, WEB
+from page_sources import BUNDLER, WEB
 from pellucid.checkpoint.gguf.pretokenizers import PRE
 from pellucid.errors import TokenizerError, UseError
 from pellucid.html.live_tokenizer import carried
