@@ -71,8 +71,8 @@ def kernel_bytes(plan: Mapping[str, Any], longest: int) -> int:
     rows = 1
     if plan["together"] or plan["source"]:
         rows = 2 ** ((longest - 1).bit_length() + 1) - 1  # 1 + 2 + 4 + ... until a text of `longest` tokens has room
-    shared = sum(r["bytes"] for r in plan["regions"] if r["kind"] in SHARED)
-    own = sum(r["bytes"] for r in plan["regions"] if r["kind"] not in SHARED)
+    shared: int = sum(r["bytes"] for r in plan["regions"] if r["kind"] in SHARED)
+    own: int = sum(r["bytes"] for r in plan["regions"] if r["kind"] not in SHARED)
     calls = sum(HEAD + 8 * len(call["words"]) for call in (*plan["source"], *plan["calls"]))
     return shared + rows * (own + calls)
 
