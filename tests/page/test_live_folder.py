@@ -26,7 +26,14 @@ from published import GPT2
 
 PROMPT = "The capital of France is"
 NEAR = 2e-5  # of a tensor's largest number
+LIBRARY = 300_000  # bytes of the kernels' own data and stack, and what an allocation is rounded up by
 FULL = os.environ.get("PELLUCID_FULL") == "1"
+KINDS = {  # of models beside a dense decoder, with a prompt of each
+    "capitals-t5": "The capital of France is Paris.",
+    "capitals-deepseek": "The capital of France is",
+    "capitals-bert": "The capital of France is [MASK].",
+    "capitals-prefix": "The capital of France is",
+}
 SPECIMEN = Path(pellucid.__file__).parent / "specimens" / "capitals"
 SMALL = GPT2 | {"n_layer": 2, "n_embd": 72, "n_head": 4, "vocab_size": 4480, "n_positions": 64, "n_ctx": 64}  # 72: no multiple of 32
 
@@ -211,6 +218,52 @@ def test_a_texts_length_is_bound_by_its_tensors(small: Path) -> None:
     assert live.run_bytes(document["tensors"], 30) - sum(s.value.nbytes for s in run) == 29 * 4 * SMALL["vocab_size"]
     most = live.run_bytes(document["tensors"], 20)
     assert live.longest_within(document["tensors"], 64, most) == 20 and live.longest_within(document["tensors"], 64, most - 1) == 19
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path, int]:
+    """A model of another kind with weights in int8, its folder, and the bytes that a tab takes for it."""
+    model = pellucid.load(f"pellucid/{request.param}", dtype="float32", quant="int8")
+    out = tmp_path_factory.mktemp("kind") / request.param
+    return model, out, live_folder.live_folder(model, out).memory
+
+
+def test_other_kinds_run_from_a_folder_in_blocks(kind: tuple[Model, Path, int], driver: Callable[..., Any]) -> None:
+    """Logits are those of Python's int8, but for codes of x that rounding moves; what a run and the kernels take lies within the bounds."""
+    model, out, memory = kind
+    prompt, steps = KINDS[out.name], 1 if out.name == "capitals-bert" else 4
+    told = driver(out / "index.html", [{"prompt": prompt, "steps": steps, "sampling": {}, "tensors": True}])
+    answer, run = told["answers"][0], pellucid.trace(model, prompt, steps)
+    assert answer["run"]["ids"] == model.ids(prompt) and answer["run"]["new"] == list(run.new)
+    plain = pellucid.load(f"pellucid/{out.name}", dtype="float32")
+    ours, theirs, other = numbers_of(answer, model)["logits"][0, -1], *(pellucid.trace(m, prompt, 1).last_logits(0) for m in (model, plain))
+    assert far(ours, theirs) < far(theirs, other) / 4
+    document, plan = live.live_document(model, live.MOST)
+    tokens = len(model.ids(prompt)) + len(run.new)
+    assert answer["bytes"] <= live.run_bytes(document["tensors"], tokens)
+    assert told["memory"] <= live_folder.kernel_bytes(plan.document, tokens) + LIBRARY
+    assert live_folder.kernel_bytes(plan.document, document["longest"]) < memory
+
+
+def test_a_text_that_grows_by_one_token_keeps_its_bound(kind: tuple[Model, Path, int], driver: Callable[..., Any]) -> None:
+    """The keys and values of a latent are made anew for all tokens in each step, and are most of what such a run keeps."""
+    model, out, _ = kind
+    if out.name == "capitals-bert":
+        pytest.skip("an encoder's text does not grow")
+    forced = {str(k): 40 + k for k in range(40)}
+    answer = driver(out / "index.html", [{"prompt": "a", "steps": 40, "sampling": {}, "forced": forced}])["answers"][0]
+    document, _ = live.live_document(model, live.MOST)
+    assert len(answer["run"]["new"]) == 40
+    assert answer["bytes"] <= live.run_bytes(document["tensors"], len(model.ids("a")) + 40)
+
+
+def test_other_kinds_run_from_a_served_folder(browser: Browser, kind: tuple[Model, Path, int]) -> None:
+    model, out, _ = kind
+    new = pellucid.trace(model, KINDS[out.name], 1).new
+    with served(out) as url, open_tab(browser, url) as tab:
+        tab.go(view="", prompt=KINDS[out.name])
+        tab.page.wait_for_selector(f'[data-answer="{new[0]}"]')
+        assert "int8" in tab.page.inner_text("[data-precision]")
 
 
 @pytest.mark.skipif(not FULL, reason="GPT-2 small's shape takes minutes: PELLUCID_FULL=1")

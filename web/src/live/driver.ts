@@ -18,7 +18,7 @@ const [, , file = "", out = ""] = process.argv, text = readFileSync(file, "utf8"
 const inside = (id: string): string => new RegExp(`id="${id}">([^<]*)</script>`).exec(text)?.[1] ?? "";
 const bytes = (id: string): Uint8Array<ArrayBuffer> => Uint8Array.from(Buffer.from(inside(id), "base64"));
 const document = JSON.parse(inside("live")) as LiveDocument;
-const plan = new Plan(await Kernels.of(bytes("kernels")), document.plan), model = new LiveModel(document, plan, new Tokenizer(document));
+const kernels = await Kernels.of(bytes("kernels")), plan = new Plan(kernels, document.plan), model = new LiveModel(document, plan, new Tokenizer(document));
 const files = document.chunks?.map((c) => new Uint8Array(readFileSync(join(dirname(file), c.file)))) ?? [bytes("weights")];
 for (const one of files) plan.fillWith(parse(one.buffer).tensors);
 if (plan.lacking !== undefined) throw new RangeError(plan.lacking);
@@ -28,8 +28,8 @@ const requests = JSON.parse(readFileSync(0, "utf8")) as { runs: Request[]; texts
 const answers = requests.runs.map(({ forced = {}, tensors = false, cells = [], ...request }) => {
   const run = new LiveRun(model, { ...request, ids: model.ids(request.prompt), forced: new Map(Object.entries(forced).map(([k, id]) => [Number(k), id])) });
   const numbers = run.steps.map((s) => Object.fromEntries([...s.values].map(([path, x]) => [path, packed(new Uint8Array(x.buffer, x.byteOffset, x.byteLength))])));
-  return { run: run.document(), terms: cells.map(([n, at]) => termsOf(run, n, at)), ...(tensors ? { numbers, steps: run.steps.map((_, k) => ({ tensors: run.tensors(k), map: mapOf(run, k), lens: lensOf(run, k, run.blanks[0] ?? -1, run.new[k] ?? 0, 5), why: whyOf(run, k, run.blanks[0] ?? -1, run.new[k] ?? 0) })) } : {}) };
+  return { run: run.document(), bytes: run.bytes, terms: cells.map(([n, at]) => termsOf(run, n, at)), ...(tensors ? { numbers, steps: run.steps.map((_, k) => ({ tensors: run.tensors(k), map: mapOf(run, k), lens: lensOf(run, k, run.blanks[0] ?? -1, run.new[k] ?? 0, 5), why: whyOf(run, k, run.blanks[0] ?? -1, run.new[k] ?? 0) })) } : {}) };
 });
-const began = performance.now();
+const memory = kernels.memory.byteLength, began = performance.now();
 plan.run(Array.from({ length: requests.timed }, (_, i) => ({ token: 0, position: i % document.longest, length: document.longest, edits: [] })), () => {});
-writeFileSync(out, JSON.stringify({ answers, ids: requests.texts.map((t) => model.ids(t)), shown: document.pieces.map((p, id) => (p === null ? "" : model.bpe.shown(id))), rate: (1000 * requests.timed) / (performance.now() - began) }));
+writeFileSync(out, JSON.stringify({ answers, memory, ids: requests.texts.map((t) => model.ids(t)), shown: document.pieces.map((p, id) => (p === null ? "" : model.bpe.shown(id))), rate: (1000 * requests.timed) / (performance.now() - began) }));
