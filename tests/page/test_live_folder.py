@@ -232,8 +232,8 @@ def test_other_kinds_run_from_a_folder_in_blocks(kind: tuple[Model, Path, int], 
     """Logits are those of Python's int8, but for codes of x that rounding moves; what a run and the kernels take lies within the bounds."""
     model, out, memory = kind
     prompt, steps = KINDS[out.name], 1 if out.name == "capitals-bert" else 4
-    told = driver(out / "index.html", [{"prompt": prompt, "steps": steps, "sampling": {}, "tensors": True}])
-    answer, run = told["answers"][0], pellucid.trace(model, prompt, steps)
+    result = driver(out / "index.html", [{"prompt": prompt, "steps": steps, "sampling": {}, "tensors": True}])
+    answer, run = result["answers"][0], pellucid.trace(model, prompt, steps)
     assert answer["run"]["ids"] == model.ids(prompt) and answer["run"]["new"] == list(run.new)
     plain = pellucid.load(f"pellucid/{out.name}", dtype="float32")
     ours, theirs, other = numbers_of(answer, model)["logits"][0, -1], *(pellucid.trace(m, prompt, 1).last_logits(0) for m in (model, plain))
@@ -241,7 +241,7 @@ def test_other_kinds_run_from_a_folder_in_blocks(kind: tuple[Model, Path, int], 
     document, plan = live.live_document(model, live.MOST)
     tokens = len(model.ids(prompt)) + len(run.new)
     assert answer["bytes"] <= live.run_bytes(document["tensors"], tokens)
-    assert told["memory"] <= live_folder.kernel_bytes(plan.document, tokens) + LIBRARY
+    assert result["memory"] <= live_folder.kernel_bytes(plan.document, tokens) + LIBRARY
     assert live_folder.kernel_bytes(plan.document, document["longest"]) < memory
 
 
