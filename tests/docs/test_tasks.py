@@ -81,7 +81,6 @@ def test_the_site_is_made_by_commands_that_run(tmp_path: Path, monkeypatch: pyte
     for command in commands:
         (tmp_path / command[-1]).parent.mkdir(parents=True, exist_ok=True)
         assert main(command[1:]) == 0 and (tmp_path / command[-1]).stat().st_size > 10_000, command
-    assert main(["page", "pellucid/capitals-bert", "--out", "bert.html"]) == 2
 
 
 def test_tasks_are_named_and_run() -> None:
