@@ -24,7 +24,7 @@ export const LETTERS: string[] = (() => {
 
 // Unicode's white space, which differs from JavaScript's \s in U+0085 and U+FEFF.
 const S = "\\p{White_Space}";
-const GPT2 = new RegExp(`'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^${S}\\p{L}\\p{N}]+|${S}+(?!\\P{White_Space})|${S}+`, "gu");
+const BYTE_WORDS = new RegExp(`'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^${S}\\p{L}\\p{N}]+|${S}+(?!\\P{White_Space})|${S}+`, "gu");
 const SPACES = new RegExp(`${S}+`, "gu"), SPACE = new RegExp(`^${S}$`, "u");
 const PUNCTUATION = /[!-/:-@[-`{-~\p{P}]/gu, DIGITS = /\p{N}+/gu, DIGIT = /\p{N}/gu;
 const HAN = /[\u4e00-\u9fff\u3400-\u4dbf\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\uf900-\ufaff\u{2f800}-\u{2fa1f}]/gu;
@@ -44,13 +44,13 @@ export function normalized(text: string, parts: readonly NormalizerPart[]): stri
       case "Strip": return own.replace(part.strip_left === false ? /(?!)/ : new RegExp(`^${S}+`, "u"), "").replace(part.strip_right === false ? /(?!)/ : new RegExp(`${S}+$`, "u"), "");
       case "Replace": return own.replace(expression(part.pattern), () => part.content);
       case "Prepend": return own === "" ? own : part.prepend + own;
-      case "BertNormalizer": return bert(own, part);
+      case "BertNormalizer": return cleaned(own, part);
       default: return own.normalize(part.type);
     }
   }, text);
 }
 
-function bert(text: string, { clean_text = true, handle_chinese_chars = true, strip_accents = null, lowercase = true }: Extract<NormalizerPart, { type: "BertNormalizer" }>): string {
+function cleaned(text: string, { clean_text = true, handle_chinese_chars = true, strip_accents = null, lowercase = true }: Extract<NormalizerPart, { type: "BertNormalizer" }>): string {
   let own = text;
   if (clean_text) own = Array.from(own, (c) => (/[\t\n\r]/.test(c) ? " " : c === "\ufffd" || /[\p{Cc}\p{Cf}\p{Co}]/u.test(c) ? "" : SPACE.test(c) ? " " : c)).join("");
   if (handle_chinese_chars) own = own.replace(HAN, " $& ");
@@ -68,7 +68,7 @@ function step(part: WordPart): (word: string, first: boolean) => string[] {
   switch (part.type) {
     case "ByteLevel": return (word) => {
       const own = part.add_prefix_space && !word.startsWith(" ") ? ` ${word}` : word;
-      return (part.use_regex === false ? [own] : split(own, GPT2, "Isolated")).map((w) => Array.from(new TextEncoder().encode(w), (byte) => LETTERS[byte] ?? "").join(""));
+      return (part.use_regex === false ? [own] : split(own, BYTE_WORDS, "Isolated")).map((w) => Array.from(new TextEncoder().encode(w), (byte) => LETTERS[byte] ?? "").join(""));
     };
     case "Split": { const at = expression(part.pattern); return (word) => split(word, at, part.behavior, part.invert); }
     case "Metaspace": { const at = expression({ String: part.mark }); return (word, first) => {
