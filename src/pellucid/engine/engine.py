@@ -230,8 +230,8 @@ class Engine:
         if chunks:
             self.allow_burst(chunks)
             logits = self.run(chunks)
-            sampled = [s for s, rows in chunks.items() if s.pending == rows and not s.proposed]
-            compute_masks((s.request.constraint, s.tokens[len(s.request.prompt) :], s.index) for s in sampled)
+            bound = [s for s, rows in chunks.items() if s.request.constraint is not None and s.pending == rows and not s.proposed]
+            compute_masks((s.request.constraint, s.tokens[len(s.request.prompt) :], s.index) for s in bound)
             for s, rows in chunks.items():
                 s.edited |= edits(s.key)  # then its rows serve no other request
                 self.process_logits(s, rows, logits[s])
