@@ -21,12 +21,13 @@ from pellucid.documents.lens import attribution_document, lens_document
 from pellucid.documents.run import run_document, step_document
 from pellucid.documents.run_map import map_document
 from pellucid.html.file import inert
-from pellucid.html.live import live_page, loaded
+from pellucid.html.live import live_page
 from pellucid.html.live_tensors import switches
 from pellucid.nn.transformer import Encoder, EncoderDecoder
 from pellucid.runs.execute import full_record, run_prompt
 from pellucid.runs.kept_run import Run
 from pellucid.runs.limits import LIMITS
+from pellucid.runs.model_registry import LoadedModel
 from pellucid.runs.request import RunRequest
 from pellucid.runs.worker import Stop
 from pellucid.watching.change_text import parse_change
@@ -94,7 +95,7 @@ def prompts_of(model: Model) -> list[str]:
 def run_of(model: Model, prompt: str, new: int, **how: Any) -> Run:
     """Run a prompt in Python, in the form that the page has; an encoder's run has one step."""
     new = 1 if isinstance(model.module, Encoder) else new
-    return run_prompt(loaded(model), RunRequest(model.name, prompt, new=new, switches=switches(model), **how), Stop(), LIMITS)
+    return run_prompt(LoadedModel.of(model), RunRequest(model.name, prompt, new=new, switches=switches(model), **how), Stop(), LIMITS)
 
 
 def values(text: str, shape: list[int]) -> torch.Tensor:

@@ -115,11 +115,6 @@ def longest_within(tensors: list[dict[str, Any]], longest: int, most: int) -> in
 def answers(model: Model) -> dict[str, Any]:
     """Return the server's answers that no run changes: the models, the model's weights and its bill."""
     run, _ = subject(model)
-    row = loaded(model).row() | {"chat": None}
+    row = LoadedModel.of(model).row() | {"chat": None}
     models = {"schema": SCHEMA, "current": model.name, "run": None, "training": None, "models": [row]}
     return {"models": models, **counts(run, model)}
-
-
-def loaded(model: Model) -> LoadedModel:
-    """Return the model as the page's list has it."""
-    return LoadedModel(model.name, model.family.name, model.module, model)

@@ -24,20 +24,7 @@ from pellucid.runs.worker import Stop
 LENGTHS, NEW = (3, 5, 6), 3  # of the prompts that are run, and their new tokens
 STARTS = 50  # ids that are tried as a prompt's, until a text goes on long enough
 ALIKE = ("family", "kind", "parameters", "dtype", "values", "blocks", "masks", "routings")  # fields that all runs of a model have alike
-OWN = (
-    "n",
-    "shape",
-    "step",
-    "bytes",
-    "flops",
-    "error",
-    "stats",
-    "min",
-    "mean",
-    "max",
-    "rows",
-    "terms",
-)  # fields that a run, or the page, sets
+OWN = {"n", "shape", "step", "bytes", "flops", "error", "stats", "min", "mean", "max", "rows", "terms"}  # that a run, or the page, sets
 PROMPT = "{prompt}"  # stands in a text for the length of the prompt, which a prefix mask names
 SCORES = {"scale", "width"}  # the settings of scores that the page computes itself
 RELATIVE = {*SCORES, "buckets", "reach", "both_ways"}  # and of those with a bias by distance, T5's
@@ -94,10 +81,9 @@ def run_of(model: Model, length: int) -> Run:
     An encoder's run has one step.
     """
     new = 1 if isinstance(model.module, Encoder) else NEW
-    own = LoadedModel(model.name, model.family.name, model.module, model)
     for start in range(1, STARTS):
         ids = tuple((start + i) % model.config.vocab for i in range(length))
-        run = run_prompt(own, RunRequest(model.name, ids=ids, new=new, switches=switches(model)), Stop(), LIMITS)
+        run = run_prompt(LoadedModel.of(model), RunRequest(model.name, ids=ids, new=new, switches=switches(model)), Stop(), LIMITS)
         if run.trace.steps == new:
             return run
     raise UseError("live.ends", model=model.name)
@@ -133,7 +119,8 @@ def opened_text(model: Model, t: dict[str, Any], prompt: int) -> dict[str, Any]:
     """Return a tensor's document with the length of the prompt left open in its texts, which a prefix mask names."""
     if not model.config.prefix:
         return t
-    return json.loads(json.dumps(t, ensure_ascii=False).replace(f"s < {prompt}", f"s < {PROMPT}"))  # type: ignore[no-any-return]
+    out: dict[str, Any] = json.loads(json.dumps(t, ensure_ascii=False).replace(f"s < {prompt}", f"s < {PROMPT}"))
+    return out
 
 
 def extent(path: str, at: Lengths) -> dict[str, int]:

@@ -50,7 +50,7 @@ def title(thing: Subject) -> str:
 def loaded_from(runner: object, name: str) -> LoadedModel | None:
     """Return the model or module that ran, as a LoadedModel; None for anything else."""
     if isinstance(runner, Model):
-        return LoadedModel(runner.name, runner.family.name, runner.module, runner)
+        return LoadedModel.of(runner)
     return LoadedModel(name, "", runner, None) if isinstance(runner, Decoder | EncoderDecoder) else None
 
 

@@ -54,6 +54,11 @@ class LoadedModel:
     measures: dict[str, Stats] = field(default_factory=dict)
     plain: "LoadedModel | None" = None
 
+    @classmethod
+    def of(cls, model: Model) -> "LoadedModel":
+        """Return a model under its own name."""
+        return cls(model.name, model.family.name, model.module, model)
+
     @property
     def config(self) -> Config:
         return self.module.config  # type: ignore[no-any-return]

@@ -52,8 +52,7 @@ class Gallery:
         typed = {c.name for c in shown.controls if isinstance(c.value, str) and not c.options}
         for text in (str(value) for name, value in settings.items() if name in typed and value):
             count = len(ids_of(model, text, None, self.limits))
-            loaded = LoadedModel(model.name, model.family.name, model.module, model)
-            require(TENSORS * largest(model.module, count) + square(loaded, count), self.limits)
+            require(TENSORS * largest(model.module, count) + square(LoadedModel.of(model), count), self.limits)
 
 
 def exhibit_request(body: Mapping[str, Any], limits: Limits) -> tuple[str, Settings]:
