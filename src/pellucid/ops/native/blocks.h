@@ -59,35 +59,42 @@ static inline I some_bytes(const u8* p, i64 n) {
   std::memcpy(some, p, n);
   return load_bits(some);
 }
-#if !defined(__wasm__)
-static inline float half(u16 h) { return _cvtsh_ss(h); }
-#endif
 
 // ---- x in blocks
 
 #if !defined(__wasm__)
-// Round 32 numbers to codes. Returns their scale.
-static inline float round_block(const float* x, i8* codes) {
-  __m256i most = _mm256_setzero_si256(), integers[4];
-  for (int i = 0; i < 4; i++)  // compared as bits: a NaN is larger than an infinity, an infinity larger than all numbers
+static inline float half(u16 h) { return _cvtsh_ss(h); }
+// Return the largest of 32 numbers without their signs, as bits.
+static inline int largest_bits(const float* x) {
+  __m256i most = _mm256_setzero_si256();
+  for (int i = 0; i < 4; i++)
     most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_loadu_si256((const __m256i*)(x + 8 * i)), _mm256_set1_epi32(0x7fffffff)));
   alignas(32) int each[8], top = 0;
   _mm256_store_si256((__m256i*)each, most);
   for (int bits : each) top = bits > top ? bits : top;
+  return top;
+}
+// Round 32 numbers times `by`, which are no larger than 127, to bytes.
+static inline void to_bytes(const float* x, float by, i8* bytes) {
+  __m256i integers[4];
+  for (int i = 0; i < 4; i++) integers[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(by)));
+  const __m256i low = _mm256_packs_epi32(integers[0], integers[1]), high = _mm256_packs_epi32(integers[2], integers[3]);
+  const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);  // the pack instructions work on halves of a register
+  _mm256_storeu_si256((__m256i*)bytes, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
+}
+#endif
+// Round 32 numbers to codes. Returns their scale.
+static inline float round_block(const float* x, i8* codes) {
+  const int top = largest_bits(x);  // a NaN is larger than an infinity, an infinity larger than all numbers
   float largest;
   std::memcpy(&largest, &top, 4);
   if (!(largest > 1e-35f && largest < INFINITY)) {  // 127 / a smaller one is infinite
     std::memset(codes, 0, GROUP);
     return largest <= 1e-35f ? 0.f : NAN;
   }
-  const __m256 inverse = _mm256_set1_ps(127.f / largest);
-  for (int i = 0; i < 4; i++) integers[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inverse));
-  const __m256i low = _mm256_packs_epi32(integers[0], integers[1]), high = _mm256_packs_epi32(integers[2], integers[3]);
-  const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);  // the pack instructions work on halves of a register
-  _mm256_storeu_si256((__m256i*)codes, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
+  to_bytes(x, 127.f / largest, codes);
   return largest / 127.f;
 }
-#endif
 
 // Rows of x rounded for `product`. A register of int8 weights is multiplied by REGISTER codes. One of int4 weights is multiplied by the
 // codes of its low halves and those of its high halves, starting from -8 times their sums by fours, since a stored int4 is 8 too large.

@@ -47,26 +47,21 @@ static inline I dots(I sum, I a, I b) {
 }
 constexpr int BLOCK_TILE = 4;
 
-// Round 32 numbers to codes. Returns their scale.
-static inline float round_block(const float* x, i8* codes) {
+// Return the largest of 32 numbers without their signs, as bits.
+static inline int largest_bits(const float* x) {
   I most = no_bits();
-  for (int i = 0; i < 4; i++) {  // compared as bits, as beside AVX2
+  for (int i = 0; i < 4; i++) {
     const I bits = both(load_bits(x + 8 * i), ints(0x7fffffff)), more = bits > most;
     most = either(both(more, bits), both(~more, most));
   }
   int top = 0;
   for (int i = 0; i < 8; i++) top = most[i] > top ? most[i] : top;
-  float largest;
-  std::memcpy(&largest, &top, 4);
-  if (!(largest > 1e-35f && largest < INFINITY)) {  // 127 / a smaller one is infinite
-    std::memset(codes, 0, 32);
-    return largest <= 1e-35f ? 0.f : NAN;
-  }
-  const V inverse = set(127.f / largest);
+  return top;
+}
+// Round 32 numbers times `by`, which are no larger than 127, to bytes.
+static inline void to_bytes(const float* x, float by, i8* bytes) {
   for (int i = 0; i < 4; i++) {
-    const I whole = __builtin_convertvector(nearest(load(x + 8 * i) * inverse), I);
-    const Bytes8 bytes = __builtin_convertvector(whole, Bytes8);
-    std::memcpy(codes + 8 * i, &bytes, sizeof bytes);
+    const Bytes8 eight = __builtin_convertvector(__builtin_convertvector(nearest(load(x + 8 * i) * set(by)), I), Bytes8);
+    std::memcpy(bytes + 8 * i, &eight, sizeof eight);
   }
-  return largest / 127.f;
 }
