@@ -1,6 +1,6 @@
 """A plan of one row as data, for a program that is no Python: its calls by name, the memory behind their pointers, and its taps.
 
-    region 3   {"kind": "weight", "name": "layers.0.attn.q.weight", "shape": [128, 128], "dtype": "float32", "bytes": 65536}
+    region 3   {"kind": "weight", "shared": true, "name": "layers.0.attn.q.weight", "shape": [128, 128], "dtype": "float32", "bytes": 65536}
     call 7     {"op": "linear", "half": 0, "words": {"w": [3, 0], "x": [41, 0], "y": [42, 0], "bias": [4, 0], "rows": 1, ...}}
     tap        {"path": "layers.0.attn.q", "region": 42, "at": 0, "shape": [1, 1, 4, 32], ...}
 
@@ -37,6 +37,7 @@ from pellucid.ops.native.plan import PlannedCall, Range
 from pellucid.watching.watch import watch
 
 HEAD = 24  # bytes of a call before its words
+SHARED = ("weight", "table", "pool", "data", "memory")  # kinds of regions that all rows share
 ROWS = ("B T", "B S", "N")  # the first axes of a tap with rows of its own for each token; N: those that a token sends to experts
 
 
@@ -156,7 +157,7 @@ class PlanWriter:
         document: dict[str, Any] = {
             "schema": 1,
             "together": together(self.module),
-            "regions": list(map(self.region, self.storages)),
+            "regions": [{**r, "shared": r["kind"] in SHARED} for r in map(self.region, self.storages)],
             "source": [self.call(call) for call in self.calls if id(call) in source],
             "calls": [self.call(call) for call in self.calls if id(call) not in source],
             "memory": [[self.tensor(x) for x in stored] for stored in memory],

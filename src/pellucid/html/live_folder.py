@@ -24,7 +24,6 @@ from pellucid.html.file import inert, packed, page
 from pellucid.html.live import ALLOWED, DECODED, RUNS, kernels, live_document
 
 CHUNK = 8_000_000  # bytes
-SHARED = {"weight", "table", "pool", "data", "memory"}  # kinds of regions that all rows share
 TOGETHER = 2  # chunks that a page holds while it loads
 MOST = 2_000_000_000  # bytes of weights: WebAssembly addresses 4 GiB, and the cache and the page need some
 
@@ -71,8 +70,8 @@ def kernel_bytes(plan: Mapping[str, Any], longest: int) -> int:
     rows = 1
     if plan["together"] or plan["source"]:
         rows = 2 ** ((longest - 1).bit_length() + 1) - 1  # 1 + 2 + 4 + ... until a text of `longest` tokens has room
-    shared: int = sum(r["bytes"] for r in plan["regions"] if r["kind"] in SHARED)
-    own: int = sum(r["bytes"] for r in plan["regions"] if r["kind"] not in SHARED)
+    shared: int = sum(r["bytes"] for r in plan["regions"] if r["shared"])
+    own: int = sum(r["bytes"] for r in plan["regions"] if not r["shared"])
     calls = sum(HEAD + 8 * len(call["words"]) for call in (*plan["source"], *plan["calls"]))
     return shared + rows * (own + calls)
 

@@ -32,4 +32,4 @@ const answers = requests.runs.map(({ forced = {}, tensors = false, cells = [], .
 });
 const memory = kernels.memory.byteLength, began = performance.now();
 plan.run(Array.from({ length: requests.timed }, (_, i) => ({ token: 0, position: i % document.longest, length: document.longest, edits: [] })), () => {});
-writeFileSync(out, JSON.stringify({ answers, memory, ids: requests.texts.map((t) => model.ids(t)), shown: document.pieces.map((p, id) => (p === null ? "" : model.bpe.shown(id))), rate: (1000 * requests.timed) / (performance.now() - began) }));
+writeFileSync(out, JSON.stringify({ answers, memory, ids: requests.texts.map((t) => model.ids(t)), shown: document.pieces.map((p, id) => (p === null ? "" : model.tokenizer.shown(id))), rate: (1000 * requests.timed) / (performance.now() - began) }));

@@ -84,7 +84,7 @@ class Stack {
     });
     const rows = this.groups.map((g, i) => {
       const first = i * this.each, id = ids[first + g.length - 1] ?? 0;
-      return { first, count: g.length, piece: run.model.bpe.shown(id), id, step: g.at(-1)?.step ?? 0 };
+      return { first, count: g.length, piece: run.model.tokenizer.shown(id), id, step: g.at(-1)?.step ?? 0 };
     });
     return { name: this.name, rows, start: this.own[0] ? this.grouped((s) => this.norms(s, this.own[0]?.enters ?? "")) : [], blocks: documents };
   }

@@ -28,7 +28,7 @@ export class LiveModel {
   private readonly known: Map<string, StepTensor>;
   private readonly ofSource: Set<string>; // tensors that have a row for each token of the source
   readonly weights: Weights;
-  constructor(readonly document: LiveDocument, readonly plan: Plan, readonly bpe: Tokenizer) {
+  constructor(readonly document: LiveDocument, readonly plan: Plan, readonly tokenizer: Tokenizer) {
     this.taps = new Map(document.plan.taps.map((tap) => [tap.path, tap]));
     this.known = new Map(document.tensors.map((t) => [t.path, t]));
     this.ofSource = new Set(document.tensors.filter(({ path, dims }) => path === "source" || path.startsWith("encoder.") || (path.includes(".cross.") && dims.startsWith("B S"))).map((t) => t.path));
@@ -36,7 +36,7 @@ export class LiveModel {
   }
 
   get kind(): string { return String(this.document.run["kind"]); }
-  ids(text: string): number[] { return idsOf(text, this.bpe, this.document); }
+  ids(text: string): number[] { return idsOf(text, this.tokenizer, this.document); }
   tensor(path: string): StepTensor | undefined { return this.known.get(path); }
 
   // The rows of a tensor of a step: of the encoder beside a decoder, or of the step.
@@ -183,8 +183,8 @@ export class LiveModel {
   }
 
   candidate(id: number, logits: ArrayLike<number>, shares: ArrayLike<number>): Candidate {
-    const text = this.bpe.decode([id]);
-    return { id, text: this.bpe.bytes(id).length > 0 ? text : null, piece: this.bpe.shown(id), logit: logits[id] ?? null, probability: shares[id] ?? null };
+    const text = this.tokenizer.decode([id]);
+    return { id, text: this.tokenizer.bytes(id).length > 0 ? text : null, piece: this.tokenizer.shown(id), logit: logits[id] ?? null, probability: shares[id] ?? null };
   }
 
   // What could come next, and what does: as Python's candidates of a step.
@@ -291,13 +291,13 @@ export class LiveRun {
   }
 
   document(): Run {
-    const { model, asked } = this, { bpe } = model;
-    const token = (id: number): TokenDocument => ({ id, text: bpe.decode([id]), bytes: Array.from(bpe.bytes(id), (b) => b.toString(16).padStart(2, "0")).join("") });
+    const { model, asked } = this, { tokenizer } = model;
+    const token = (id: number): TokenDocument => ({ id, text: tokenizer.decode([id]), bytes: Array.from(tokenizer.bytes(id), (b) => b.toString(16).padStart(2, "0")).join("") });
     const steps: Step[] = this.steps.map((s, k) => ({ step: k, fed: s.fed, past: s.past, first: this.first(k), count: this.own(k).length, answers: s.answers, next: s.answers[0]?.picked ?? null, candidates: s.answers[0]?.candidates ?? [] }));
     const masks = Object.fromEntries(Object.keys(model.document.run["masks"] as object).map((part) => [part, model.mask(part, asked.ids.length)])), encoder = model.kind === "encoder", { seed: _, ...plain } = GREEDY;
     return {
-      ...model.document.run, masks, schema: 1, run: this.id, model: model.document.model, switches: [], prompt: asked.prompt, ids: asked.ids, pieces: asked.ids.map((id) => bpe.shown(id)), tokens: asked.ids.map(token),
-      new: this.new, new_pieces: this.new.map((id) => bpe.shown(id)), ended: !encoder && model.document.stops.includes(this.new.at(-1) ?? -1), text: bpe.decode(this.new),
+      ...model.document.run, masks, schema: 1, run: this.id, model: model.document.model, switches: [], prompt: asked.prompt, ids: asked.ids, pieces: asked.ids.map((id) => tokenizer.shown(id)), tokens: asked.ids.map(token),
+      new: this.new, new_pieces: this.new.map((id) => tokenizer.shown(id)), ended: !encoder && model.document.stops.includes(this.new.at(-1) ?? -1), text: tokenizer.decode(this.new),
       sampling: !encoder ? { ...GREEDY, ...asked.sampling } : this.new.length > 0 ? plain : {}, forced: Object.fromEntries(asked.forced), edited: (asked.edits ?? []).map((e) => e.path), torn: [], next: steps[0]?.next ?? null, candidates: steps[0]?.candidates ?? [], steps, tensors: this.tensors(0),
       ...(encoder && steps[0]?.answers.length ? { blanks: steps[0].answers.map((a) => ({ row: a.row, next: a.picked, candidates: a.candidates })) } : {}),
     } as unknown as Run;

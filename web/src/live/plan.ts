@@ -6,7 +6,8 @@ import type { Stored } from "../tensor/safetensors";
 import type { Kernels, PlannedCall } from "./kernels";
 
 type Input = "token" | "position" | "length";
-export interface Region { kind: "weight" | "table" | "pool" | "made" | "data" | "memory" | Input | `source ${Input}`; bytes: number; name?: string; shape?: number[]; dtype?: string; width?: number; data?: string }
+// shared: by all rows; other regions are a row's own.
+export interface Region { shared: boolean; kind: "weight" | "table" | "pool" | "made" | "data" | "memory" | Input | `source ${Input}`; bytes: number; name?: string; shape?: number[]; dtype?: string; width?: number; data?: string }
 export interface Place { region: number; at: number; shape: number[]; strides: number[]; dtype: string }
 export interface Tap extends Place { path: string; dims: string }
 // change: the numbers of a tensor's row -> those that take their place.
@@ -17,8 +18,6 @@ export type Row = Record<Input, number> & { edits: readonly RowEdit[] };
 // together: the rows of a prompt see one another.
 export interface PlanDocument { schema: 1; together: boolean; regions: Region[]; source: PlannedCall[]; calls: PlannedCall[]; memory: [Place, Place][]; taps: Tap[]; logits: Place; best: Place }
 export type Phase = "source" | "calls";
-
-const SHARED = new Set(["weight", "table", "pool", "data", "memory"]); // regions that all rows share
 
 export class Plan {
   private readonly shared: (number | undefined)[];
@@ -31,7 +30,7 @@ export class Plan {
 
   // The weights are put in before the first step.
   constructor(private readonly kernels: Kernels, readonly document: PlanDocument) {
-    this.shared = document.regions.map((r) => (SHARED.has(r.kind) ? kernels.room(r.bytes) : undefined));
+    this.shared = document.regions.map((r) => (r.shared ? kernels.room(r.bytes) : undefined));
     this.put = document.regions.map(() => 0);
     document.regions.forEach((r, i) => { this.fill(r, i); });
     this.grow(1);

@@ -3,17 +3,17 @@
 import type { ControlToken, LiveDocument } from "./present";
 import type { Tokenizer } from "./tokenizer";
 
-export function idsOf(text: string, bpe: Tokenizer, { around: [before, after], control, pieces }: LiveDocument): number[] {
-  if (!control) return [...before, ...bpe.encode(text), ...after];
+export function idsOf(text: string, tokenizer: Tokenizer, { around: [before, after], control, pieces }: LiveDocument): number[] {
+  if (!control) return [...before, ...tokenizer.encode(text), ...after];
   const mask = control.mask === null ? null : (pieces[control.mask] ?? null), ids: number[] = [];
   let begins = true, rest = mask === null ? text : text.replace(/_{3,}/g, () => mask);
   for (let named = next(rest, control.tokens); named; named = next(rest, control.tokens)) {
     const { token, at } = named, own = rest.slice(0, at), behind = rest.slice(at + token.content.length);
-    ids.push(...bpe.encode(token.lstrip ? own.replace(/\p{White_Space}+$/u, "") : own, begins), token.id);
+    ids.push(...tokenizer.encode(token.lstrip ? own.replace(/\p{White_Space}+$/u, "") : own, begins), token.id);
     begins = false;
     rest = token.rstrip ? behind.replace(/^\p{White_Space}+/u, "") : behind;
   }
-  return [...before, ...ids, ...bpe.encode(rest, begins), ...after];
+  return [...before, ...ids, ...tokenizer.encode(rest, begins), ...after];
 }
 
 // The control token that a text names first; of two at one place the longer.
