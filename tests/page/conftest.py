@@ -1,7 +1,6 @@
 """A page in a browser. Playwright and Chromium are needed by the tests of this folder alone."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from browser import Tab, chromium, open_tab, serve_from_command
-from page_sources import BUNDLER, WEB
+from page_sources import script_of
 
 
 @pytest.fixture(scope="module")  # its event loop must end before other folders run theirs
@@ -36,12 +35,8 @@ def tab(browser: Browser, address: str) -> Iterator[Tab]:
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """Return a function that runs requests in node on a page that runs its model."""
-    if shutil.which("node") is None or not BUNDLER.exists():
-        pytest.skip("node, or the page's modules (cd web && npm ci), are not installed")
     folder = tmp_path_factory.mktemp("live")
-    script = folder / "driver.mjs"
-    bundle = [str(BUNDLER), "src/live/driver.ts", "--format", "esm", "--platform", "node", "--file", str(script)]
-    subprocess.run(bundle, cwd=WEB, check=True, capture_output=True)
+    script = script_of("src/live/driver.ts", folder)
 
     def run(page: Path, runs: list[dict[str, Any]] = [], texts: list[str] = [], timed: int = 0) -> Any:  # noqa: B006
         out, requests = folder / "out.json", json.dumps({"runs": runs, "texts": texts, "timed": timed})

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import subprocess
 from collections.abc import Callable
 from functools import cache
@@ -14,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from page_sources import BUNDLER, WEB
+from page_sources import script_of
 from pellucid.checkpoint.gguf.pretokenizers import PRE
 from pellucid.errors import TokenizerError, UseError
 from pellucid.html.live_tokenizer import carried
@@ -92,12 +91,8 @@ def kinds() -> dict[str, Tokenizer]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """Return a function that encodes and decodes in node."""
-    if shutil.which("node") is None or not BUNDLER.exists():
-        pytest.skip("node, or the page's modules (cd web && npm ci), are not installed")
     folder = tmp_path_factory.mktemp("tokenizers")
-    script, out = folder / "driver.mjs", folder / "out.json"
-    bundle = [str(BUNDLER), "src/live/tokenizer_driver.ts", "--format", "esm", "--platform", "node", "--file", str(script)]
-    subprocess.run(bundle, cwd=WEB, check=True, capture_output=True)
+    script, out = script_of("src/live/tokenizer_driver.ts", folder), folder / "out.json"
 
     def run(vocabularies: list[dict[str, Any]], lists: list[list[int]]) -> Any:
         given = json.dumps({"vocabularies": vocabularies, "texts": texts(COUNT), "lists": lists})
