@@ -12,7 +12,9 @@ import torch
 
 import pellucid
 from browser import Tab
+from pellucid.analysis.training_film import curves
 from pellucid.api.model import specimens
+from pellucid.checkpoint.opening import recorded_runs
 from pellucid.documents.number import number
 from pellucid.messages import phrases
 from pellucid.tracing import Trace
@@ -95,7 +97,16 @@ def expected(run: Trace) -> dict[str, dict[str, Any]]:
         "next": best | {"hot": 2, "probability": chance(2)},
         "heads": attended | {"block": "layers.3", "count": 4, "head": late_head, "seen": pieces[late_seen], "share": percent(late_share)},
         "change": {"piece": "·Paris", "value": number(float(logits[picked]))},
+        "learning": learned(),
     }
+
+
+def learned() -> dict[str, Any]:
+    """Return the numbers of the station about the run that ships: its steps, and its loss at both ends of the curve."""
+    (name,) = recorded_runs()
+    run = pellucid.Run(name)
+    _, losses, _ = curves(run.log)
+    return {"name": run.recipe.name, "steps": f"{len(run.log):,}", "first": number(losses[0]), "last": number(losses[-1])}
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

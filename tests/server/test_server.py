@@ -14,6 +14,7 @@ from torch import Tensor
 
 import pellucid
 from pellucid.api.model import specimens
+from pellucid.checkpoint.opening import recorded_runs
 from pellucid.documents.cell import cell_of, terms_document
 from pellucid.documents.run_view import explain
 from pellucid.ops.sampling import stages
@@ -40,7 +41,7 @@ def models() -> dict[str, pellucid.Model]:
 
 def test_models(api: Served, rows: dict[str, Any], models: dict[str, pellucid.Model]) -> None:
     assert api.get("/api/models", "models")["current"] == "pellucid/capitals" and next(iter(rows)) == "pellucid/capitals"
-    assert set(rows) == set(specimens())
+    assert set(rows) == {*specimens(), *recorded_runs()}
     for name, model in models.items():
         row = rows[name]
         assert (row["family"], row["parameters"], row["vocab"]) == (model.family.name, model.num_parameters(), model.config.vocab)
@@ -49,6 +50,7 @@ def test_models(api: Served, rows: dict[str, Any], models: dict[str, pellucid.Mo
     assert kinds == {
         "capitals": "decoder", "capitals-llama": "decoder", "capitals-deepseek": "decoder", "capitals-prefix": "prefix",
         "capitals-bert": "encoder", "capitals-t5": "encoder-decoder", "reader": "decoder",
+        "twelve-countries": "decoder",
     }  # fmt: skip
 
 

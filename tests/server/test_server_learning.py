@@ -5,8 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 import pellucid
+from pellucid.checkpoint.opening import recorded_runs
 from pellucid.documents.training import training_document
 from pellucid.documents.why import why_document
+from pellucid.errors import RequestError
+from pellucid.server.learning import Learning
 from served import Served, judge, served
 from watched_runs import WATCHED, watched_run
 
@@ -56,7 +59,20 @@ def test_what_is_wrong_is_one_line(api: Served, query: str, status: int, words: 
     assert reply.status_code == status and words in message and "\n" not in message, reply.text
 
 
-def test_a_server_without_a_run() -> None:
+def test_a_server_without_a_run_shows_the_one_that_ships() -> None:
+    """And the page is told its name; opened by its name, it is the run that the page is about."""
+    (name,) = recorded_runs()
+    run = pellucid.Run(name)
     with served() as plain:
-        assert plain.get("/api/models", "models")["training"] is None
-        plain.wrong("/api/training", 404, "server.training")
+        known = plain.get("/api/models", "models")
+        assert (known["training"], known["shipped"], known["current"]) == (None, name, "pellucid/capitals")
+        assert plain.get("/api/training", "training", step=240) == training_document(run, 240)
+    with served(name) as opened:
+        known = opened.get("/api/models", "models")
+        assert (known["training"], known["shipped"], known["current"]) == (str(run.folder), None, name)
+
+
+def test_a_server_without_any_run() -> None:
+    with pytest.raises(RequestError) as caught:
+        Learning(None).document(None)
+    assert (caught.value.key, caught.value.status) == ("server.training", 404)

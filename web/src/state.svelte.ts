@@ -19,7 +19,8 @@ export const place: Place = $state({ ...NOWHERE });
 class Now {
   run: Run | null = $state.raw(null);
   models: ModelEntry[] = $state.raw([]);
-  training = $state(false); // the server was opened with a run of training
+  training = $state(false); // there is a run of training to show
+  shipped = $state(""); // the name of that run, if it ships with the package
   busy = $state(false);
   fault = $state("");
   tensors: Record<number, Tensor[]> = $state.raw({}); // by step
@@ -83,8 +84,9 @@ export async function open(): Promise<void> {
   try {
     const answer = await models();
     now.models = answer.models;
-    now.training = typeof answer.training === "string";
-    if (now.training && !new URLSearchParams(location.hash.slice(1)).has("view")) place.view = "learning"; // what it was opened for
+    now.shipped = answer.shipped ?? "";
+    now.training = typeof answer.training === "string" || now.shipped !== "";
+    if (typeof answer.training === "string" && !new URLSearchParams(location.hash.slice(1)).has("view")) place.view = "learning"; // what it was opened for
     first = { model: answer.current, run: answer.run === null ? null : await kept(answer.run) };
     settle();
     const run = recording();

@@ -74,8 +74,8 @@ def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, 
     if text.startswith("pellucid/"):
         specimen = SPECIMENS / text.removeprefix("pellucid/")
         if specimen.parent != SPECIMENS or not specimen.is_dir():
-            raise UseError("model.specimen", name=text, known=", ".join(specimens()))
-        return specimen
+            raise UseError("model.specimen", name=text, known=", ".join([*specimens(), *recorded_runs()]))
+        return recorded_runs()[text] / "model" if text in recorded_runs() else specimen
     if Path(text).is_dir() or (text.endswith(GGUF) and Path(text).exists()):
         return Path(text)
     refuse_file(text)
@@ -87,3 +87,8 @@ def place(name: str | Path, progress: Callable[[int, int], None] = lambda done, 
 def specimens() -> list[str]:
     """Return the names of the models that ship with the package."""
     return sorted(f"pellucid/{p.name}" for p in SPECIMENS.iterdir() if (p / "config.json").is_file())
+
+
+def recorded_runs() -> dict[str, Path]:
+    """Return the folders of the runs of training that ship with the package, by their names; as a model, such a name is what the run made."""
+    return {f"pellucid/{p.name}": p for p in sorted(SPECIMENS.iterdir()) if (p / "model" / "config.json").is_file()}

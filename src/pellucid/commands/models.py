@@ -21,13 +21,14 @@ def add(app: typer.Typer) -> None:
 
         from pellucid import catalog
         from pellucid.api.model import specimens
+        from pellucid.checkpoint.opening import recorded_runs
         from pellucid.families import known
         from pellucid.terminal.tables import parameters
 
         shipped = specimens()
         in_cache = cached()
         if names:
-            screen.text("".join(f"{name}\n" for name in [*shipped, *in_cache]))
+            screen.text("".join(f"{name}\n" for name in [*shipped, *recorded_runs(), *in_cache]))
             return
         rows: list[dict[str, Any]] = []
         for name in shipped:
@@ -35,7 +36,16 @@ def add(app: typer.Typer) -> None:
             rows.append({"name": name, "family": bill.family, "parameters": int(bill["parameters.total"]), "bytes": size(name)})
         published = list(catalog.models())
         if screen.json:
-            screen.document({"schema": SCHEMA, "specimens": rows, "cached": in_cache, "families": known(), "catalogue": published})
+            screen.document(
+                {
+                    "schema": SCHEMA,
+                    "specimens": rows,
+                    "runs": list(recorded_runs()),
+                    "cached": in_cache,
+                    "families": known(),
+                    "catalogue": published,
+                }
+            )
             return
 
         from rich.text import Text
@@ -44,6 +54,7 @@ def add(app: typer.Typer) -> None:
 
         lines = [[r["name"], r["family"], f"{r['parameters']:,}", f"{r['bytes'] / 1e6:.1f} MB"] for r in rows]
         screen.lines([Text(say("models.specimens")), *table(lines, [Column(), Column(), Column(">"), Column(">")])])
+        screen.lines([Text(say("models.runs")), *(Text(f" {name}") for name in recorded_runs())])
         screen.lines([Text(say("models.cached") if in_cache else say("models.uncached")), *(Text(f" {name}") for name in in_cache)])
         screen.lines([Text(say("models.catalogue", count=len(published))), *prose(", ".join(published), screen.width)])
         screen.lines([Text(say("models.families", count=len(known()))), *prose(", ".join(known()), screen.width)])

@@ -1,4 +1,4 @@
-"""The models that the page may name: the one it was opened with, and the specimens. A name from the page is only ever looked up here.
+"""The models that the page may name: the one it was opened with, the specimens, and those of runs that ship. A name from the page is only ever looked up here.
 
 A model of the catalogue, and one with only a config.json, is built on meta: it has shapes and counts, and no values.
 """
@@ -20,6 +20,7 @@ from pellucid.checkpoint.default_dtype import Precision, name_of, precision
 from pellucid.checkpoint.folder import bare
 from pellucid.checkpoint.gguf.gguf_folder import gguf_of
 from pellucid.checkpoint.hub import is_hub_id
+from pellucid.checkpoint.opening import recorded_runs
 from pellucid.config import Config
 from pellucid.counting.meta_run import meta_model
 from pellucid.counting.weights import Weight, weights
@@ -124,7 +125,7 @@ class ModelRegistry:
 
     def __init__(self, opened: str | None, most: int, served: Mapping[str, LoadedModel] | None = None, **how: Any) -> None:
         self.opened, self.most, self.how, self.served = opened, most, how, dict(served or {})
-        self.names = list(dict.fromkeys([*([opened] if opened else []), *self.served, *specimens()]))
+        self.names = list(dict.fromkeys([*([opened] if opened else []), *self.served, *specimens(), *recorded_runs()]))
         self.loaded = dict(self.served)
         self.rows: dict[str, tuple[dict[str, Any], Precision | None]] = {}
         self.lock = threading.Lock()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pellucid.api.run import Run
+from pellucid.checkpoint.opening import recorded_runs
 from pellucid.documents.training import TrainingDocument, training_document
 from pellucid.documents.why import WeightTileDocument, WhyDocument, tile_document, why_document
 from pellucid.errors import RequestError
@@ -10,9 +11,10 @@ from pellucid.runs.worker import Stop
 from pellucid.training.run_folder import RUN
 
 
-def is_run(folder: Path) -> bool:
-    """True for the folder of a run of training."""
-    return (folder / RUN).is_file()
+def run_of(name: str) -> Path | None:
+    """Return the folder of a run of training, from its path or the name of one that ships. None if it is none."""
+    folder = recorded_runs().get(name, Path(name))
+    return folder if (folder / RUN).is_file() else None
 
 
 def trained(folder: Path) -> str | None:
@@ -22,7 +24,7 @@ def trained(folder: Path) -> str | None:
 
 
 class Learning:
-    """The run of training that a server was opened with. folder: None for a server without one."""
+    """The run of training that a server shows. folder: None for a server without one."""
 
     def __init__(self, folder: Path | None) -> None:
         self.run = None if folder is None else Run(folder)

@@ -8,6 +8,7 @@ from pellucid import catalog
 from pellucid.api.model import DTYPES, specimens
 from pellucid.axes import parse, show
 from pellucid.bench import last_measured as measured
+from pellucid.checkpoint.opening import recorded_runs
 from pellucid.documents.cell import terms_document
 from pellucid.documents.run import RunDocument, run_document
 from pellucid.documents.sample import sample_document
@@ -24,7 +25,7 @@ from pellucid.runs.worker import Stop
 from pellucid.server.bench import Bench
 from pellucid.server.bills import Bills
 from pellucid.server.exhibits import Gallery
-from pellucid.server.learning import Learning, is_run, trained
+from pellucid.server.learning import Learning, run_of, trained
 from pellucid.tracing import INDEX, Trace, load_trace
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Session:
 
     recorded_by: the model that the trace was recorded from. Without it a name in the trace is loaded only if it is a specimen's.
     served: models that are loaded already.  answering: those whose engine draws the answers of a chat, by name.
+    shipped: the name of the run of training that the page shows, unless it was opened with one, or models are served.
     """
 
     def __init__(
@@ -53,10 +55,11 @@ class Session:
     ) -> None:
         self.answering = {name: model for name, model in (answering or {}).items() if model.thread is not None}
         self.limits, self.runs, self.opened = limits, RunStore(limits), opened
-        training = Path(opened) if opened is not None and is_run(Path(opened)) else None
-        self.learning = Learning(training)
+        training = None if opened is None else run_of(opened)
+        self.shipped = next(iter(recorded_runs()), None) if training is None and served is None else None
+        self.learning = Learning(training if self.shipped is None else recorded_runs()[self.shipped])
         if training is not None:
-            opened = trained(training)
+            opened = opened if opened in recorded_runs() else trained(training)
         folder = Path(opened) if opened is not None and (Path(opened) / INDEX).is_file() else None
         traced = None if folder is None else load_trace(folder)
         if recorded_by is not None and traced is None:
@@ -79,8 +82,9 @@ class Session:
             self.runs.put(first)
         rows = self.registry.list()
         current = self.registry.opened or rows[0]["name"] if shown is None or first is None else first.trace.model
-        training = None if self.learning.run is None else str(self.learning.run.folder)
-        return {"schema": SCHEMA, "current": current, "run": first and first.id, "training": training, "models": rows}
+        training = None if self.shipped is not None or self.learning.run is None else str(self.learning.run.folder)
+        ids = {"run": first and first.id, "training": training, "shipped": self.shipped}
+        return {"schema": SCHEMA, "current": current, **ids, "models": rows}
 
     def new_run(self, request: RunRequest, stop: Stop) -> RunDocument:
         """Run a prompt, keep the run and return its document."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from pellucid.checkpoint.disk import read_whole
 from pellucid.checkpoint.fill import targets
 from pellucid.checkpoint.json_file import parse_object
+from pellucid.checkpoint.opening import recorded_runs
 from pellucid.errors import TrainError
 from pellucid.families.family import Family
 from pellucid.messages import say
@@ -46,10 +47,10 @@ COMPARED = ("documents", "loss", "gradient")  # fields of a log line, in the ord
 
 
 class Replay:
-    """A run's folder. The model, the encoded documents and the place that was reached last are kept between calls."""
+    """A run's folder, or the name of one that ships. The model, the encoded documents and the place that was reached last are kept between calls."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = recorded_runs().get(str(folder), Path(folder))
         self.about: RunFile = read_run(self.folder)
         self.sound = False  # the training is at the step that it says
         self.confirmed: set[int] = set()  # steps that were taken again with the log's numbers

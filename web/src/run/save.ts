@@ -27,11 +27,12 @@ async function recording(run: Run, place: Place): Promise<Recorded> {
       await pieces(run.run, step.step, row, { temperature: 1 });
       await Promise.allSettled([lens(run.run, step.step, row, picked.id), attribution(run.run, step.step, row, picked.id)]); // a trace without its model has neither
     }
-  if (typeof known.training === "string") for (const step of (await training(0)).watched.slice(-STEPS)) await training(step);
+  const learning = typeof known.training === "string" || place.view === "learning";
+  if (learning) for (const step of (await training(0)).watched.slice(-STEPS)) await training(step);
   const files = await Promise.all(all.map(async (t) => [t.n, readTensor(await tensor(run.run, t.n, t.shape.map(() => ":").join(), 0))] as const));
   const terms = await columnsOf(run.run);
   const own = { ...known, current: run.model, run: run.run, models: known.models.filter((m) => m.name === run.model) };
-  const kept = [...answered].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count[/?]|catalog$|exhibits|training)/.test(key));
+  const kept = [...answered].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count[/?]|catalog$|exhibits)/.test(key) || (learning && key.startsWith("training")));
   return {
     schema: 1, place: written({ ...place, tour: 0 }), language: settings.language,
     answers: { ...Object.fromEntries(kept), models: own, [`runs/${run.run}`]: run },

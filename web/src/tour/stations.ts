@@ -2,7 +2,7 @@
 // A station is found by axes and ops, so that a family that is added later has its tour at once; what a run lacks is left out.
 
 import type { Place } from "../link";
-import { terms } from "../run/api";
+import { terms, training } from "../run/api";
 import { lastLogits } from "../run/last";
 import { blocks } from "../run/river";
 import { role } from "../run/role";
@@ -11,6 +11,7 @@ import { slice } from "../run/slices";
 import { axes, type Run, type Tensor } from "../run/types";
 import { count, number, percent } from "../tensor/number";
 import { visible, type Key } from "../messages";
+import { now } from "../state.svelte";
 
 type Numbers = Record<string, string | number>;
 export interface Station { says: Key; asks: Key; place: Partial<Place>; target: string; numbers: () => Promise<Numbers> }
@@ -91,5 +92,9 @@ export function stations(run: Run, piece: (t: Tensor, letter: string, i: number)
     return { block: end.path, count: size(late, "H"), head: s.H, token: piece(late, "T", s.T), seen: piece(late, "S", s.S), share: percent(s.share) };
   });
   if (mixed && answer && run.prompt !== null) add("page.tour.change", "page.tour.change.do", { view: "change", tensor: mixed.path }, "main form", () => ({ piece: answer.picked.piece, value: number(answer.picked.logit) }));
+  if (now.training) add("page.tour.learning", "page.tour.learning.do", { view: "learning" }, "main .head", async () => {
+    const { name, taken, panels } = await training(0), losses = panels.find((p) => p.kind === "lines")?.series[0]?.values ?? [];
+    return { name: visible(name), steps: count(taken), first: number(losses[0] ?? NaN), last: number(losses.at(-1) ?? NaN) };
+  });
   return found;
 }

@@ -1,0 +1,115 @@
+"""The run that ships: its files are those of its manifest, its log and records fit each other, and any machine shows them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import pellucid
+from pellucid.api.run import Run
+from pellucid.checkpoint.opening import recorded_runs
+from pellucid.documents.training import training_document
+from pellucid.documents.why import tile_document
+from pellucid.errors import TrainError
+from pellucid.messages import speaking
+from pellucid.training import replay
+from pellucid.training.corpus import CORPORA, read
+from pellucid.training.identity import digest
+from pellucid.training.saves import digest as file_digest
+from tiny import swapped
+from training import ROOT
+
+NAME = "pellucid/twelve-countries"
+FOLDER = recorded_runs()[NAME]
+MOST = 1_500_000  # bytes
+WEIGHT = "layers.1.ffn.down.weight"
+
+
+def unlisted(folder: Path) -> list[str]:
+    """Return the files that a folder's manifest does not have as they are, or has and the folder lacks."""
+    listed = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    own = {p.relative_to(folder).as_posix(): [file_digest(p), p.stat().st_size] for p in folder.rglob("*") if p.is_file()}
+    own.pop("manifest.json")
+    return sorted(name for name in own.keys() | listed.keys() if own.get(name) != listed.get(name))
+
+
+def unlike_its_log(run: Run) -> list[int]:
+    """Return the recorded steps that say something else than the run's log."""
+    log = {entry["step"]: entry for entry in run.log}
+    return [step for step in run.watched if run.watched[step].entry != {k: v for k, v in log[step].items() if k != "held_out"}]
+
+
+def here(run: Run) -> bool:
+    """True on a machine whose steps round as those of the run's do."""
+    with run.threads():
+        own = {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()}
+    return all(run.about.identity[name] == value for name, value in own.items())
+
+
+def test_every_file_is_the_manifests_and_small(tmp_path: Path) -> None:
+    files = [p for p in FOLDER.rglob("*") if p.is_file()]
+    assert unlisted(FOLDER) == [] and sum(p.stat().st_size for p in files) <= MOST
+    assert {p.stat().st_mode & 0o777 for p in files} == {0o644}
+    assert str(ROOT).encode() not in b"".join(p.read_bytes() for p in files)
+    copy = tmp_path / "run"
+    copy.mkdir()
+    for name in ("manifest.json", "log.jsonl"):
+        (copy / name).write_bytes((FOLDER / name).read_bytes().replace(b'"step": 120,', b'"step": 121,'))
+    assert "log.jsonl" in unlisted(copy) and "recipe.toml" in unlisted(copy)
+
+
+def test_log_records_and_recipe_fit() -> None:
+    run = pellucid.Run(NAME)
+    assert [entry["step"] for entry in run.log] == list(range(1, 601)) and list(run.watched) == [1, 120, 240, 360, 480, 600]
+    assert unlike_its_log(run) == []
+    assert (FOLDER / "recipe.toml").read_bytes() == (ROOT / "recipes" / "twelve-countries.toml").read_bytes()
+    for step in (1, 600):
+        recorded = run.watched[step]
+        for path, one in recorded.parameters.items():
+            assert float(recorded.updates[path].norm()) == pytest.approx(one.update, rel=1e-5), path
+    with swapped(Run, "log", [entry | {"loss": entry["loss"] * (1 + 1e-9 * (entry["step"] == 360))} for entry in run.log]):
+        assert unlike_its_log(run) == [360]
+
+
+def test_what_it_made_is_a_model() -> None:
+    model = pellucid.load(NAME)
+    assert model.generate("The capital of France is", max_new_tokens=1) == " Paris"
+    last = json.loads(sorted((FOLDER / "eval").glob("0*.json"))[-1].read_text(encoding="utf-8"))
+    assert sum(last["right"]) >= 40
+
+
+def test_its_facts_are_those_of_all_countries() -> None:
+    own, every = read(CORPORA / "twelve-countries").countries, read(CORPORA / "capitals").countries
+    assert len(own) == 12
+    for key, country in own.items():
+        assert country.named == every[key].named and set(country.neighbours) == {n for n in every[key].neighbours if n in own}
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_another_machine_shows_all_and_says_what_it_cannot(lang: str) -> None:
+    """Every recorded step, and a tile of any weight; a step taken again is refused in one line that names the difference."""
+    with speaking(lang), swapped(torch.backends.cpu, "get_cpu_capability", lambda: "ANOTHER"):
+        run = pellucid.Run(NAME)
+        for step in run.watched:
+            document = training_document(run, step)
+            assert document["step"] == step and len(document["panels"]) == 9
+            assert len(tile_document(run, step, WEIGHT, (0, 0))["moved"]) == 12
+        with pytest.raises(TrainError) as caught:
+            run.why(WEIGHT, (5, 17), 120)
+        what = f"cpu ({run.about.identity['cpu']} → ANOTHER)"
+        assert caught.value.key == "replay.machine" and what in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_step_taken_again_is_the_logs() -> None:
+    """To the bit where the machine is of the run's kind; on any other the first loss is its own but for rounding."""
+    run = pellucid.Run(NAME)
+    if here(run):
+        run.replay(3)
+        why = run.why(WEIGHT, (5, 17), 2)
+        assert abs(why.rest) < 1e-7
+    with swapped(replay, "require", lambda *how, **more: ""), run.threads():
+        other = pellucid.Run(NAME)
+        first = other.built[0].backward(other.numbers(1))
+        assert first.loss == pytest.approx(run.log[0]["loss"], rel=1e-5)
+        assert digest(json.dumps(other.numbers(1)))[:16] == run.log[0]["documents"]
