@@ -90,5 +90,5 @@ def specimens() -> list[str]:
 
 
 def recorded_runs() -> dict[str, Path]:
-    """Return the folders of the runs of training that ship with the package, by their names; as a model, such a name is what the run made."""
+    """Return the folders of the runs of training that ship, by their names. Such a name is also a model: what the run made."""
     return {f"pellucid/{p.name}": p for p in sorted(SPECIMENS.iterdir()) if (p / "model" / "config.json").is_file()}

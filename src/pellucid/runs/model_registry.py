@@ -1,4 +1,6 @@
-"""The models that the page may name: the one it was opened with, the specimens, and those of runs that ship. A name from the page is only ever looked up here.
+"""The models that the page may name: the one it was opened with, the specimens, and those of runs that ship.
+
+A name from the page is only ever looked up here.
 
 A model of the catalogue, and one with only a config.json, is built on meta: it has shapes and counts, and no values.
 """

@@ -47,7 +47,7 @@ COMPARED = ("documents", "loss", "gradient")  # fields of a log line, in the ord
 
 
 class Replay:
-    """A run's folder, or the name of one that ships. The model, the encoded documents and the place that was reached last are kept between calls."""
+    """A run, by its folder or the name of one that ships. Model, encoded documents and the place that was reached last are kept."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = recorded_runs().get(str(folder), Path(folder))
