@@ -1,12 +1,13 @@
 """The order of training data: every epoch has each row once, and any step is computed without those before it."""
 
+from collections import Counter
 from collections.abc import Callable
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
 import pytest
 
 from pellucid.training import order
-from pellucid.training.order import permuted, rows_of_step
+from pellucid.training.order import mixed_rows_of_step, permuted, rows_of_step
 from tiny import swapped
 
 Permutation = Callable[[int, int, int, int], int]
@@ -58,3 +59,38 @@ def test_seeds_and_epochs_give_other_orders() -> None:
     places = [permuted(0, 64, seed, 0) for seed in range(2000)]
     expected = 2000 / 64
     assert sum((places.count(i) - expected) ** 2 / expected for i in range(64)) < 120  # chi-square of 63 degrees: 1 in 10^5 above
+
+
+def mixed(counts: list[int], drawn: list[int], most: int, batch: int = 5) -> list[list[int]]:
+    """The rows of the first epochs of several sources, cut out of the steps."""
+    total = sum(drawn)
+    rows = list(chain.from_iterable(mixed_rows_of_step(step, batch, counts, drawn, 7) for step in range(-(-total * most // batch))))
+    return [rows[i * total : (i + 1) * total] for i in range(most)]
+
+
+def weighed(counts: list[int], drawn: list[int]) -> bool:
+    """True if every epoch draws as many rows of each source as it shall, and after several epochs none came twice more than another."""
+    made, most = Counter[int](), 6
+    for rows in mixed(counts, drawn, most):
+        firsts = [0, *accumulate(counts)]
+        if [sum(a <= row < b for row in rows) for a, b in pairwise(firsts)] != drawn:
+            return False
+        made.update(rows)
+        for (a, b), n in zip(pairwise(firsts), drawn, strict=True):
+            own = [made[row] for row in range(a, b)]
+            if n and max(own) - min(own) > 1:
+                return False
+    return True
+
+
+@pytest.mark.parametrize(("counts", "drawn"), [([7, 20], [7, 20]), ([7, 20], [21, 5]), ([1, 50, 3], [4, 13, 0]), ([9], [5])])
+def test_sources_come_by_their_weights(counts: list[int], drawn: list[int]) -> None:
+    """A source of half its rows an epoch has all of them in two; one of three times comes three times; any step is computed alone."""
+    assert weighed(counts, drawn)
+    assert len({tuple(rows) for rows in mixed(counts, drawn, 4)}) == 4
+
+
+def test_a_source_that_begins_again_is_seen() -> None:
+    """The mutant draws the same part of a source in every epoch."""
+    with swapped(order, "row_of_source", lambda draw, count, seed, source: permuted(draw % 5, count, seed, -2)):
+        assert not weighed([7, 20], [21, 5])

@@ -34,7 +34,9 @@ def written(path: Path, **changed: str | None) -> Path:
     lines = []
     for name, value in {**GOOD, **{k: v for k, v in changed.items() if k in GOOD}}.items():
         lines += [] if value is None else [name if name.startswith("[") else f"{name} = {value}"]
-        lines += [f"{k.split('__')[1]} = {v}" for k, v in changed.items() if name == f"[{k.split('__')[0]}]" and "__" in k]
+        lines += [
+            f"{k.split('__')[1]} = {v}" for k, v in changed.items() if name == f"[{k.split('__')[0]}]" and "__" in k and v is not None
+        ]
     path.write_text("\n".join([f"{k} = {v}" for k, v in changed.items() if k not in GOOD and "__" not in k] + lines) + "\n")
     return path
 

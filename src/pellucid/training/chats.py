@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from pellucid.errors import PellucidError, TrainError
 from pellucid.tokenizer.chat_lessons import Lesson, lessons
 from pellucid.tokenizer.tokenizer import Tokenizer
-from pellucid.training.texts import MOST_NAMES, Texts, entry_text, read_entries
+from pellucid.training.parquet import MOST_NAMES
+from pellucid.training.texts import Texts, entry_text, read_entries
 
 PAIR = ("prompt", "completion")
 

@@ -25,6 +25,28 @@ def permuted(index: int, count: int, seed: int, epoch: int) -> int:
             return index
 
 
+def row_of_source(draw: int, count: int, seed: int, source: int) -> int:
+    """Return the row of draw number `draw` from a source of `count` rows: pass after pass over all of them, each in an order of its own."""
+    turn, index = divmod(draw, count)
+    return permuted(index, count, seed, -2 - source - (turn << 16))
+
+
+def mixed_rows_of_step(step: int, batch: int, counts: list[int], drawn: list[int], seed: int) -> list[int]:
+    """Return the `batch` rows of a step of several sources. counts: rows of each, which are numbered one source after another.
+
+    drawn: how many rows of each an epoch has. An epoch goes on in each source where the one before it stopped, so that in the long run
+    every row of a source comes as often as any other.
+    """
+    total, out = sum(drawn), list[int]()
+    for n in range(step * batch, (step + 1) * batch):
+        epoch, index = divmod(n, total)
+        place, first, source = permuted(index, total, seed, epoch), 0, 0
+        while place >= drawn[source]:
+            place, first, source = place - drawn[source], first + counts[source], source + 1
+        out.append(first + row_of_source(epoch * drawn[source] + place, counts[source], seed, source))
+    return out
+
+
 def rows_of_step(step: int, batch: int, count: int, seed: int) -> list[int]:
     """Return the `batch` rows of a step, 0 for the first. Epochs follow each other without a gap, also in the middle of a step."""
     places = (divmod(n, count) for n in range(step * batch, (step + 1) * batch))

@@ -25,10 +25,11 @@ from pellucid.training.recipe_tables import (
     RewardSettings,
     distil_settings,
     known,
+    number,
     ranks_settings,
     require,
 )
-from pellucid.training.texts import Texts
+from pellucid.training.texts import Source, Texts
 
 RECIPE_BYTES = 1_000_000
 NUMBERS = {"texts": 1, "facts": 2, "copies": 0, "length": 2}
@@ -59,6 +60,7 @@ FORMS = {
     DISTIL: TextForm(Texts, CHOICES),
 }
 LONGEST_ROW = 1 << 20
+FILES = '["text/*.txt", ...]'
 TABLES = {"name": str, "model": dict, "adapter": dict, "tokenizer": dict, "data": dict, "train": dict, "eval": dict, "watch": dict}
 TABLES |= dict.fromkeys(("ranks", *AIMS), dict)
 OPTIONAL = {"adapter", "eval", "watch", "ranks", *AIMS}
@@ -194,8 +196,8 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
         raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=table)
     if objective in TUNING and base is None:
         raise TrainError("recipe.field", path=path, field="model.from", found="-", allowed="str")
-    if base is not None and "files" not in tables["data"]:
-        raise TrainError("recipe.field", path=path, field="data.files", found="-", allowed='["text/*.txt", ...]')
+    if base is not None and not {"files", "source"} & tables["data"].keys():
+        raise TrainError("recipe.field", path=path, field="data.files", found="-", allowed=FILES)
     data = data_of(path, root, tables["data"], objective)
     check_tokenizer(path, tables["tokenizer"], isinstance(data, Texts) or objective == DISTIL)
     train = train_settings(path, tables["train"])
@@ -257,12 +259,14 @@ def texts_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> T
     known(path, "data.", given, {f.name for f in fields(Texts)} - {"root"})
     if objective not in FORMS:
         raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(FORMS))
+    if "source" in given:
+        given = given | {"files": [file for one in sources_of(path, given) for file in one["files"]]}
     form, field, files = FORMS[objective], given.get("field", "text"), given["files"]
     several = isinstance(field, list) and len(field) == len(form.names) and all(isinstance(name, str) and name for name in field)
     one = form.kind is not Pairs
     fields_allowed = ", ".join((["str"] if one else []) + ([json.dumps(form.names)] if form.names else []))
     right = {
-        "files": (isinstance(files, list) and files and all(isinstance(file, str) and file for file in files), '["text/*.txt", ...]'),
+        "files": (patterns(files), FILES),
         "field": ("field" not in given or (one and isinstance(field, str)) or several, fields_allowed),
         "length": (type(length := given.get("length", 2)) is int and 2 <= length <= LONGEST_ROW, f"int 2 … {LONGEST_ROW}"),
         "held_out": (type(share := given.get("held_out", 0)) in (int, float) and 0 <= share <= 0.5, "number 0 … 0.5"),
@@ -270,12 +274,36 @@ def texts_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> T
     }
     require(path, "data", given, right)
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    if "source" in given:
+        values["source"] = tuple(Source(tuple(one["files"]), float(one.get("weight", 1))) for one in given["source"])
     return form.kind(root, **values)
+
+
+def sources_of(path: Path, given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tables [[data.source]], checked."""
+    if "files" in given:
+        raise TrainError("recipe.one", path=path, fields="data.files, data.source")
+    tables = given["source"]
+    if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
+        raise TrainError("recipe.field", path=path, field="data.source", found=repr(tables), allowed="[[data.source]]")
+    for one in tables:
+        known(path, "data.source.", one, {f.name for f in fields(Source)})
+        right = {
+            "files": (patterns(one.get("files")), FILES),
+            "weight": (number(one.get("weight", 1), 0), "number > 0"),
+        }
+        require(path, "data.source", one, right)
+    return tables
+
+
+def patterns(files: object) -> bool:
+    """True for a list of patterns of files."""
+    return isinstance(files, list) and bool(files) and all(isinstance(file, str) and file for file in files)
 
 
 def data_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Data:
     """Return the data that the [data] table names: texts, a folder of facts, or one of words to invent facts from, with its numbers."""
-    if "files" in given:
+    if "files" in given or "source" in given:
         return texts_of(path, root, given, objective)
     name = given.get("folder")
     if not isinstance(name, str):

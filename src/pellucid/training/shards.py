@@ -34,7 +34,7 @@ from pellucid.training.chats import Chats, TaughtDocument, taught_documents
 from pellucid.training.corpus import END_OF_TEXT, train_tokenizer
 from pellucid.training.objectives import number
 from pellucid.training.saves import digest
-from pellucid.training.texts import Texts, read_documents, sources
+from pellucid.training.texts import Texts, grouped, read_documents, sources
 
 SCHEMA = 1
 SHARD_TOKENS = 1 << 26
@@ -69,11 +69,12 @@ def open_shards(data: Texts, tokenizer: Mapping[str, Any], folder: Path, began: 
     files = sources(data)
     hashes = {data.name(file): source_digest(file) for file in files}
     wanted = {"schema": SCHEMA, "sources": hashes, "field": field_of(data), "tokenizer": setting(data, tokenizer)}
+    wanted |= {"groups": grouped(data)} if data.source else {}
     try:
         index = read_index(folder) if (folder / INDEX).exists() else None
         if index is not None and began:
             require_same(data, folder, index, wanted)
-        if index is not None and all(index.get(key) == value for key, value in wanted.items()):
+        if index is not None and all(index.get(key) == wanted.get(key) for key in {"groups", *wanted}):
             return read_shards(folder, index)
     except TrainError as fault:
         if fault.key != "data.damaged" or not remake:

@@ -8,14 +8,14 @@ pack = "none"        | a a a a . . . . . | b b b . . . . . .   |   a document a 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, pairwise
 from typing import Any, overload
 
 import numpy as np
 
 from pellucid.errors import TrainError
 from pellucid.training.objectives import Document
-from pellucid.training.order import permuted, rows_of_step
+from pellucid.training.order import mixed_rows_of_step, permuted, rows_of_step
 from pellucid.training.shards import Shards
 from pellucid.training.texts import Texts
 
@@ -53,8 +53,28 @@ class TrainingRows(Sequence[Document]):
         """The documents of each row. Packing is first-fit over a window of open rows, the documents in an order by the seed."""
         if self.data.pack != "documents":
             return [[number] for number in range(len(self))]
-        sizes = (self.ends - self.begins - 1).tolist()
-        return packed(sizes, self.data.length, [permuted(i, len(sizes), self.seed, -1) for i in range(len(sizes))])
+        sizes, rows = (self.ends - self.begins - 1).tolist(), list[list[int]]()
+        for first, last in pairwise(self.borders):
+            order = [first + permuted(i, last - first, self.seed, -1) for i in range(last - first)]
+            rows += packed(sizes, self.data.length, order)
+        return rows
+
+    @cached_property
+    def borders(self) -> list[int]:
+        """The number of the first example of each source, and the number of all."""
+        return np.searchsorted(self.begins, self.shards.starts.numpy()[source_borders(self.shards)]).tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """The number of rows of each source."""
+        firsts = [row[0] for row in self.rows]
+        return [sum(first <= number < last for number in firsts) for first, last in pairwise(self.borders)]
+
+    @cached_property
+    def drawn(self) -> list[int]:
+        """The number of rows that an epoch has of each source, by its weight; at least one of one that has rows."""
+        weights = [one.weight for one in self.data.source] or [1.0]
+        return [max(1, round(weight * n)) if n else 0 for weight, n in zip(weights, self.counts, strict=True)]
 
     @cached_property
     def row_of(self) -> Ints:
@@ -67,12 +87,20 @@ class TrainingRows(Sequence[Document]):
     def steps(self, step: int, batch: int) -> Iterator[list[int]]:
         """Yield the documents of each step from `step` on, forever: those of `batch` rows."""
         while True:
-            yield [number for row in rows_of_step(step, batch, len(self.rows), self.seed) for number in self.rows[row]]
+            if self.data.source:
+                rows = mixed_rows_of_step(step, batch, self.counts, self.drawn, self.seed)
+            else:
+                rows = rows_of_step(step, batch, len(self.rows), self.seed)
+            yield [number for row in rows for number in self.rows[row]]
             step += 1
 
     def micro_batches(self, numbers: list[int], micro: int | None) -> list[list[int]]:
         """Return the documents of a step in groups of `micro` rows; all in one where None."""
-        rows = [list(members) for _, members in groupby(numbers, lambda number: self.row_of[number])]
+        rows = list[list[int]]()
+        for number in numbers:
+            if number == self.rows[self.row_of[number]][0]:  # a row may come twice in a row
+                rows.append([])
+            rows[-1].append(number)
         groups = [rows[i : i + micro] for i in range(0, len(rows), micro)] if micro else [rows]
         return [[number for row in group for number in row] for group in groups]
 
@@ -96,6 +124,7 @@ class TrainingRows(Sequence[Document]):
         """Return what the rows depend on besides the seed, by the names that an error gives."""
         index = self.shards.index
         named = {f"data.{field}": getattr(self.data, field) for field in ("length", "pack", "long", "held_out")}
+        named |= {"data.source": [[list(one.files), one.weight] for one in self.data.source]} if self.data.source else {}
         sources = hashlib.sha256(repr(sorted(index["sources"].items())).encode()).hexdigest()
         shards = hashlib.sha256(repr(sorted(index["shards"].items())).encode()).hexdigest()
         return {**named, "tokenizer": index["tokenizer_hash"], "sources": sources, "documents": shards}
@@ -135,7 +164,7 @@ def cut(shards: Shards, data: Texts) -> tuple[Ints, Ints]:
     """
     starts = shards.starts.numpy()
     if data.pack == "stream":
-        starts = starts[[0, -1]]
+        starts = starts[source_borders(shards)]
     first, last = starts[:-1], starts[1:]
     first, last = first[last - first > 1], last[last - first > 1]  # a tokenizer may give no id for a text
     sizes = last - first - 1
@@ -152,6 +181,13 @@ def cut(shards: Shards, data: Texts) -> tuple[Ints, Ints]:
     part = np.arange(parts.sum()) - np.repeat(parts.cumsum() - parts, parts)
     begins = np.repeat(first, parts) + part * data.length
     return begins, np.minimum(begins + data.length + 1, np.repeat(last, parts))
+
+
+def source_borders(shards: Shards) -> list[int]:
+    """Return the number of the first document of each source, and the number of all."""
+    counts = shards.index["documents"]
+    groups = shards.index.get("groups") or [list(counts)]
+    return [0, *accumulate(sum(counts.get(name, 0) for name in group) for group in groups)]
 
 
 def refuse(shards: Shards, data: Texts, number: int) -> None:

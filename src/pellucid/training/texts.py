@@ -2,11 +2,12 @@
 
 a.txt     one document, or several with a line <|endoftext|> between them. Nothing else parts a text: a blank line may belong to a poem
 b.jsonl   a document a line, {"text": "..."}; `data.field` names the field
+c.parquet a document a row, in the column that `data.field` names
 """
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,9 +15,17 @@ from pellucid.checkpoint.disk import reason, regular
 from pellucid.checkpoint.json_file import name_of, parse
 from pellucid.errors import TrainError
 from pellucid.training.corpus import END_OF_TEXT
+from pellucid.training.parquet import MOST_NAMES, parquet_rows
 
-MOST_NAMES = 8  # of a JSON object, in an error
 MARK = "\ufeff".encode()  # a byte-order mark, which some editors write before a text
+
+
+@dataclass(frozen=True)
+class Source:
+    """One [[data.source]] of a recipe. files: its patterns.  weight: how often an epoch has each row; of 0.5 half of them, by turns."""
+
+    files: tuple[str, ...]
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,7 @@ class Texts:
 
     pack: "documents", several in a row and each apart; "stream", rows cut from one long text; or "none", a document a row.
     long: what becomes of a document longer than a row, "split", "drop", "cut" or "refuse".  held_out: the share that is not trained on.
+    source: the sources that the files are of, with their weights; () if all weigh the same.
     """
 
     root: Path
@@ -34,6 +44,7 @@ class Texts:
     pack: str = "documents"
     long: str = "split"
     held_out: float = 0.005
+    source: tuple[Source, ...] = ()
 
     def name(self, file: Path) -> str:
         """Return a file's name in the index: relative to the recipe if it lies below it."""
@@ -57,6 +68,16 @@ def sources(data: Texts) -> list[Path]:
                 raise TrainError("data.kind", path=file, allowed=", ".join(READERS))
         files.update(dict.fromkeys(matched))
     return list(files)
+
+
+def grouped(data: Texts) -> list[list[str]]:
+    """Return the names of the files of each source. A TrainError for a file of two sources."""
+    groups = [[data.name(file) for file in sources(replace(data, files=one.files))] for one in data.source]
+    every = [name for group in groups for name in group]
+    for name in every:
+        if every.count(name) > 1:
+            raise TrainError("data.sources", path=data.root / name)
+    return groups
 
 
 def read_documents(file: Path, field: str) -> Iterator[str]:
@@ -107,16 +128,22 @@ def _entries(lines: IO[bytes], file: Path) -> Iterator[tuple[int, dict[str, Any]
             yield number, _entry(line, file, number)
 
 
-READERS = {".txt": _plain, ".jsonl": _json_lines}
+def _column(content: IO[bytes], file: Path, field: str) -> Iterator[str]:
+    """Yield the texts of a column of a parquet file."""
+    return (entry_text(row, file, number, field) for number, row in parquet_rows(content, file, (field,)))
+
+
+READERS = {".txt": _plain, ".jsonl": _json_lines, ".parquet": _column}
+ENTRIES: dict[str, Callable[[IO[bytes], Path], Iterator[tuple[int, dict[str, Any]]]]] = {".jsonl": _entries, ".parquet": parquet_rows}
 
 
 def read_entries(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number of each line of a .jsonl file, from 1, and its JSON object. A TrainError at its first fault."""
-    if file.suffix != ".jsonl":
-        raise TrainError("data.kind", path=file, allowed=".jsonl")
+    """Yield the number of each line of a .jsonl file, or row of a .parquet, from 1, and its fields. A TrainError at its first fault."""
+    if file.suffix not in ENTRIES:
+        raise TrainError("data.kind", path=file, allowed=", ".join(ENTRIES))
     try:
-        with regular(file, TrainError) as fd, os.fdopen(os.dup(fd), "rb") as lines:
-            yield from _entries(lines, file)
+        with regular(file, TrainError) as fd, os.fdopen(os.dup(fd), "rb") as content:
+            yield from ENTRIES[file.suffix](content, file)
     except OSError as fault:
         raise TrainError("file.closed", file=file, reason=reason(fault)) from None
 
