@@ -3,7 +3,6 @@
 import builtins
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -95,14 +94,14 @@ def test_a_wrong_source_is_one_line(key: str, named: str, files: str | None, sou
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[Path]:
+def table(tmp_path: Path) -> Path:
     """A parquet file of texts, numbers and chats."""
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     chat = [{"role": "user", "content": "hi", "name": None}, {"role": "assistant", "content": "ho", "name": "a"}]
     content = {"text": ["eins", "二", "three"], "n": [1, 2, 3], "messages": [chat, chat[:1], None], "gone": ["a", None, "c"]}
     parquet.write_table(pyarrow.table(content), tmp_path / "c.parquet", row_group_size=2)
-    yield tmp_path / "c.parquet"
+    return tmp_path / "c.parquet"
 
 
 def test_a_row_is_a_document(table: Path) -> None:

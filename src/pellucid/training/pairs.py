@@ -18,7 +18,7 @@ from pellucid.errors import TrainError
 from pellucid.tokenizer.chat_lessons import Lesson, lessons
 from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.training.chats import Chats, pair
-from pellucid.training.texts import MOST_NAMES
+from pellucid.training.parquet import MOST_NAMES
 
 COMPARED = ("prompt", "chosen", "rejected")
 
