@@ -34,7 +34,11 @@ def add(app: typer.Typer) -> None:
         def progress(entry: dict[str, Any]) -> None:
             screen.note("  ".join(f"{key} {figure(value)}" for key, value in entry.items()))
 
+        from pellucid.documents.recipe_bill import require_memory
+
         with changed(recipe, sets or ()) as path:
+            if not prepare:
+                require_memory(path, recipe.parent)
             if prepare:
                 made = prepare_data(path, out, recipe.parent)
             else:

@@ -1,18 +1,21 @@
 """The bill of a recipe before it runs: the memory and work of a step, and of all steps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pellucid.api.count import billed
+from pellucid.checkpoint.disk import free_memory
 from pellucid.checkpoint.folder import Folder
 from pellucid.checkpoint.new_adapter import short, targeted
 from pellucid.checkpoint.tied import resolve
 from pellucid.config import Config
 from pellucid.counting import Bill
+from pellucid.counting.number import Number
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents.count import Scenario, device_of, document
-from pellucid.errors import UseError
+from pellucid.errors import PellucidError, UseError
 from pellucid.families import understand
 from pellucid.families.family import Family
 from pellucid.messages import say
@@ -67,18 +70,58 @@ def recipe_bill(path: Path, device: str | None = None, price: float | None = Non
     recipe = read_recipe(path, root)
     if not isinstance(recipe.data, Texts):
         raise UseError("count.recipe.facts", path=path)
+    return bill_of_texts(recipe, recipe.data, device, price)
+
+
+def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price: float | None = None) -> RecipeBill:
+    """Return the bill of a recipe whose data are texts."""
     family, cfg = (
-        understand({**recipe.model, "vocab_size": ids_of(recipe, recipe.data)}, str(path)) if recipe.base is None else config_of(recipe)
+        understand({**recipe.model, "vocab_size": ids_of(recipe, data)}, str(recipe.path)) if recipe.base is None else config_of(recipe)
     )
     rows, stored = recipe.train.micro or recipe.train.batch, (recipe.base.quant if recipe.base else None) or DTYPE
     texts = rows * recipe.texts_a_row
-    bill = billed(cfg, family.name, recipe.name, recipe.data.length, texts, stored, DTYPE, device, plain=DTYPE)
+    bill = billed(cfg, family.name, recipe.name, data.length, texts, stored, DTYPE, device, plain=DTYPE)
     bill.notes.append(say("count.recipe.note", forwards=recipe.train.batch // rows))
     if isinstance(recipe.aim, DistilSettings):
         bill.notes.append(say("count.recipe.teacher", teacher=recipe.aim.teacher))
     if isinstance(recipe.aim, RewardSettings):
         bill.notes.append(say("count.recipe.draws", group=recipe.aim.group))
     return RecipeBill(bill, recipe.train.steps, recipe.train.batch // rows, price, way_of(recipe, family, cfg))
+
+
+def require_memory(path: Path, root: Path, free: Callable[[], int | None] = free_memory) -> None:
+    """Raise UseError if the bill of a recipe of texts, in one process, is more than the free memory. It names a `micro` that fits.
+
+    What else is wrong with the recipe is left to the run, which says it.
+    """
+    available = free()
+    try:
+        recipe = read_recipe(path, root)
+        if available is None or not isinstance(recipe.data, Texts) or recipe.ranks.data * recipe.ranks.tensor > 1:
+            return
+        own = bill_of_texts(recipe, recipe.data)
+    except PellucidError:
+        return
+    counts = training(own.bill, own.way)
+    if int(counts["memory.total"]) <= available:
+        return
+    said = {
+        "needed": gigabytes(counts["memory.total"]),
+        "free": gigabytes(available),
+        "activations": gigabytes(counts["memory.activations"]),
+    }
+    for rows in range((recipe.train.micro or recipe.train.batch) // 2, 0, -1):
+        if recipe.train.batch % rows == 0:
+            smaller = bill_of_texts(replace(recipe, train=replace(recipe.train, micro=rows)), recipe.data)
+            less = training(smaller.bill, smaller.way)["memory.total"]
+            if int(less) <= available:
+                raise UseError("train.memory.micro", **said, micro=rows, less=gigabytes(less))
+    raise UseError("train.memory", **said)
+
+
+def gigabytes(n: Number | int) -> str:
+    """Return a number of bytes in GB, with one digit behind the point."""
+    return f"{int(n) / 1e9:.1f}"
 
 
 def config_of(recipe: Recipe) -> tuple[Family, Config]:

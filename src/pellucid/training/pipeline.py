@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -102,7 +103,11 @@ def run_recipe(
             if ranks.first:
                 write_run(folder, recipe, objective.tokenizer, run.identity, run.step)
             taken, begun = quizzing(recipe, run, on), run.step
-            ended = run.train(progress, lambda: stop.received, taken, None if recorder is None else recorder.take)
+            try:
+                ended = run.train(progress, lambda: stop.received, taken, None if recorder is None else recorder.take)
+            except TrainError as fault:
+                fault.exit_code = 1  # the run had begun; 2 is for what is wrong before
+                raise
             if ranks.first and run.step > begun:
                 meter.write(folder)
         try:
@@ -306,14 +311,18 @@ def described(recipe: Recipe, family: Family, model: Decoder | EncoderDecoder, r
 def alone(folder: Path) -> Iterator[None]:
     """Lock the run's folder, so that two runs cannot overwrite each other. A TrainError if it is locked."""
     try:
-        f = (folder / LOCK).open("w")
+        f = (folder / LOCK).open("a+", encoding="utf-8")
     except OSError as fault:
         raise TrainError("train.folder", folder=folder, reason=reason(fault)) from None
     with f:
         try:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise TrainError("train.locked", folder=folder) from None
+            f.seek(0)
+            raise TrainError("train.locked", folder=folder, process=f.read(20).strip() or "?") from None
+        f.truncate(0)
+        f.write(f"{os.getpid()}\n")
+        f.flush()
         yield
 
 
