@@ -4,6 +4,7 @@ Half of the signals are SIGKILL, the others SIGTERM. The run prepares texts or f
 questions and saves. No state may be lost once there is one.
 """
 
+import json
 import os
 import random
 import shutil
@@ -31,7 +32,7 @@ NOT_COMPARED = {"lock", "aside", "meter.json"}
 def prepare(folder: Path) -> Attempt:
     """Make the recipes, and what each ends in if nothing interrupts it. This process itself never trains: its forks could not then."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    corpus_of(folder / "corpus", "France", "Spain")
+    few_forms(corpus_of(folder / "corpus", "France", "Spain") / "forms.json")
     (folder / "film.toml").write_text(RECIPE.replace("save_every = 4", "save_every = 2").replace("batch = 4", "batch = 4\nmicro = 2"))
     write_texts(folder)
     texts = RECIPE.replace('folder = "corpus"', 'files = ["text/*.txt", "b.jsonl"]\nlength = 32\nheld_out = 0.1').replace("quiz = 10\n", "")
@@ -65,6 +66,15 @@ def prepare(folder: Path) -> Attempt:
         return f"other than uninterrupted: {', '.join(sorted(other))}" if other else ""
 
     return attempt
+
+
+def few_forms(path: Path) -> None:
+    """Leave three forms of each relation to train on and one to ask: answers to all of them took nine tenths of a run."""
+    forms = json.loads(path.read_text(encoding="utf-8"))
+    for relation in forms["relations"].values():
+        for one in relation.values():
+            one["trained"], one["held_out"] = one["trained"][:3], one["held_out"][:1]
+    path.write_text(json.dumps(forms), encoding="utf-8")
 
 
 def started(recipe: Path, out: Path, start: int) -> int:
