@@ -2,6 +2,7 @@
 
     python benchmarks/decode.py [--shape gpt2 qwen2 qwen3_5] [--held bfloat16 float32 int8 int4] [--pairs 5] [--threads 2] [--new 128]
     python benchmarks/decode.py --outside       # only what a token takes outside the kernels, in single steps and in bursts; a minute
+    python benchmarks/decode.py --kv 4096       # only steps after that many tokens, keys and values in int8 beside plain ones, in pairs
 
 Random weights, the same numbers for all; 32 tokens in, greedy; then prompts of 512. The bound comes first: bytes that a token must move
 over what the memory gives, measured before and after each of our turns. Writes benchmarks/results/decode-<time>.json.
@@ -167,6 +168,28 @@ def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, fol
     }
 
 
+def in_two_formats(shape: Any, held: WeightFormat, context: int, new: int, pairs: int) -> dict[str, Any]:
+    """Seconds of a token after `context` others, with keys and values plain and in int8, in pairs; and the bytes of their rows."""
+    model = held.packed(shape.ours(shape.theirs(held.dtype), held.dtype))
+    ids = torch.randint(0, shape.vocab, (context,), generator=torch.Generator().manual_seed(7)).tolist()
+    engines = {kv: Engine.of(model, context + new, prefix_cache=False, kv=kv) for kv in (None, "int8")}
+    turns = {kv: our_turn(engine, ids, new) for kv, engine in engines.items()}
+    for turn in turns.values():
+        turn()
+    seen: dict[str, list[float]] = {str(kv): [] for kv in turns}
+    for i in range(pairs):
+        for kv in list(turns)[:: 1 if i % 2 == 0 else -1]:
+            seen[str(kv)].append(turns[kv]()[2] / (new - 1))
+    return {
+        "shape": shape.name,
+        "held": held.name,
+        "context": context,
+        "seconds_a_token": seen,
+        "bytes_a_row": {str(kv): e.storage.pages.bytes_per_token() for kv, e in engines.items()},  # type: ignore[attr-defined]
+        "int8_over_plain": statistics.median(b / a for a, b in zip(seen["None"], seen["int8"], strict=True)),
+    }
+
+
 def machine(threads: int) -> dict[str, Any]:
     """Where this ran, and with what."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__}
@@ -209,6 +232,7 @@ def main() -> None:
     ask.add_argument("--shape", nargs="+", default=[*SHAPES], choices=SHAPES)
     ask.add_argument("--held", nargs="+", default=[*GGUF], choices=GGUF)
     ask.add_argument("--outside", action="store_true")
+    ask.add_argument("--kv", type=int, metavar="CONTEXT")
     ask.add_argument("--out", type=Path, default=HERE / "results")
     a = ask.parse_args()
     torch.set_num_threads(a.threads)
@@ -220,6 +244,9 @@ def main() -> None:
                 result = outside_alone(SHAPES[shape], WeightFormat(name), a.new)
                 print(shape, name)
                 told_outside(result["seconds_outside_kernels"])
+            elif a.kv is not None:
+                result = in_two_formats(SHAPES[shape], WeightFormat(name), a.kv, a.new, a.pairs)
+                print(shape, name, f"int8 over plain {result['int8_over_plain']:.2f}", result["bytes_a_row"], flush=True)
             else:
                 result = case(SHAPES[shape], WeightFormat(name), a.pairs, a.threads, a.new, Path(folder))
                 told(result)

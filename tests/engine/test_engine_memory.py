@@ -11,7 +11,8 @@ from torch import Tensor
 
 from covering import FULL
 from pellucid import config as c
-from pellucid.batch.kv_cache import PageAllocator, PagedCache
+from pellucid.batch.kv_cache import PagedCache
+from pellucid.batch.page_allocator import PageAllocator
 from pellucid.counting import Setting, counted
 from pellucid.engine.engine import Engine
 from pellucid.engine.memory import Memory
@@ -110,9 +111,9 @@ CONFIGS = {"gpt2": GPT2, "llama": LLAMA, "windows": windowed(5), "deepseek_v3": 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def measured(cfg: c.Config, dtype: str, tokens: int, size: int) -> int:
-    """Return the bytes of a text's pages during the step that stores its last token."""
-    engine = Engine.of(tiny(cfg, DTYPES[dtype]), 200, SchedulerLimits(7), size, prefix_cache=False)
+def measured(cfg: c.Config, dtype: str, tokens: int, size: int, kv: str | None = None) -> int:
+    """Return the bytes of a text's pages during the step that stores its last token. kv: see Engine.of."""
+    engine = Engine.of(tiny(cfg, DTYPES[dtype]), 200, SchedulerLimits(7), size, prefix_cache=False, kv=kv)
     inner, pages, bytes_by_length = engine.run, engine.storage.pages, dict[int, int]()  # type: ignore[attr-defined]
 
     def recorded(chunks: Any) -> Any:
@@ -126,8 +127,20 @@ def measured(cfg: c.Config, dtype: str, tokens: int, size: int) -> int:
     return bytes_by_length[tokens]
 
 
-def bill(cfg: c.Config, dtype: str, tokens: int) -> Any:
-    return counted(cfg, "tiny", "tiny", Setting(tokens, 1, None, dtype, dtype, dtype))
+def bill(cfg: c.Config, dtype: str, tokens: int, kv: str | None = None) -> Any:
+    return counted(cfg, "tiny", "tiny", Setting(tokens, 1, None, dtype, dtype, dtype, kv=kv))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "windows"])
+def test_bytes_in_int8_are_those_counted(name: str, dtype: str) -> None:
+    """A head's row of 8 numbers takes 8 bytes and its scale; a bill without the scales, or of the dtype, is another."""
+    cfg = CONFIGS[name]
+    for tokens in (3, 12, 40):
+        found = measured(cfg, dtype, tokens, 1, "int8")
+        assert found == int(bill(cfg, dtype, tokens, "int8")["cache.bytes"])
+        without_scales = counted(cfg, "tiny", "tiny", Setting(tokens, 1, None, dtype, "int8", dtype))
+        assert int(without_scales["cache.bytes"]) < found < int(bill(cfg, dtype, tokens)["cache.bytes"])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

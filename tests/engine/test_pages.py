@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from paged_texts import SHAPES, OneBit, World
-from pellucid.batch.kv_cache import PageAllocator, PagedCache
+from pellucid.batch.kv_cache import PagedCache
+from pellucid.batch.page_allocator import PageAllocator
 from pellucid.engine import prefix_cache
 from pellucid.engine.prefix_cache import PrefixCache
 from tiny import swapped

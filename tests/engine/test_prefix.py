@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from covering import FULL
 from kinds import KINDS
-from pellucid.batch.kv_cache import PageAllocator, Paged, PagedCache
+from pellucid.batch.kv_cache import Paged, PagedCache
+from pellucid.batch.page_allocator import PageAllocator
 from pellucid.batch.step import Step
 from pellucid.config import Config
 from pellucid.counting import Setting, counted

@@ -8,7 +8,8 @@ import pytest
 from torch import Tensor
 
 from campaigns.soak import AT_ONCE, KINDS, campaign
-from pellucid.batch.kv_cache import PageAllocator, PagedCache
+from pellucid.batch.kv_cache import PagedCache
+from pellucid.batch.page_allocator import PageAllocator
 from pellucid.engine import prefix_cache
 from pellucid.engine.engine import Engine
 from pellucid.engine.forward import Forward

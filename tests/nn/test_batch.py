@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from pellucid import ops
-from pellucid.batch.kv_cache import PageAllocator, Paged, PagedCache, Segment, Span, Stored
+from pellucid.batch.kv_cache import Paged, PagedCache, Segment, Span
+from pellucid.batch.page_allocator import PageAllocator
+from pellucid.batch.plain_rows import Stored
 from pellucid.batch.step import Step
 from pellucid.nn.latent import Latent
 from pellucid.nn.moe import Moe

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.batch.kv_cache import PageAllocator, Paged, PagedCache
+from pellucid.batch.kv_cache import Paged, PagedCache
 from pellucid.batch.mask import Mask, bidirectional, causal, prefix
+from pellucid.batch.page_allocator import PageAllocator
 from pellucid.batch.step import Step
 from pellucid.nn import latent as latent_part
 from pellucid.nn.attention import Attention

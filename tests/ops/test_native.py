@@ -193,7 +193,7 @@ def test_attend_is_the_same_on_pages_of_any_size(dtype: torch.dtype) -> None:
         pools = tuple(torch.full((len(table) * size, 2, 24), math.nan, dtype=dtype) for _ in "kv")
         for pool, x in zip(pools, (k, v), strict=True):
             for t in range(40):  # one position at a time, as decoding does
-                native.store(x[None, t : t + 1], pool, table, torch.tensor([[t]]), size)
+                native.store(x[None, t : t + 1], (pool,), table, torch.tensor([[t]]), size)
         seen.append(native.attend(q, pools, table, at, size, 0.2, causal))
     assert all(torch.equal(s, seen[0]) for s in seen) and seen[0].isfinite().all()
 
@@ -202,8 +202,8 @@ def test_attend_is_the_same_on_pages_of_any_size(dtype: torch.dtype) -> None:
 def test_store(dtype: torch.dtype) -> None:
     x, table, at = rand(1, 5, 3, 7, dtype=dtype), torch.tensor([2, 0, 3]), torch.tensor([[1, 2, 3, 4, 5]])
     pool = torch.zeros(16, 3, 7, dtype=dtype)
-    if native.fits_store(x, pool, table, at):
-        native.store(x, pool, table, at, 4)
+    if native.fits_store(x, (pool,), table, at):
+        native.store(x, (pool,), table, at, 4)
         expected = torch.zeros_like(pool)
         expected[[9, 10, 11, 0, 1]] = x[0]
         assert torch.equal(pool, expected)

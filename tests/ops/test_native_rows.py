@@ -126,7 +126,7 @@ def test_rows_of_several_requests_are_stored_under_their_tables() -> None:
         torch.tensor([[2, 0], [1, 5], [4, 3]]),
         torch.tensor([[5, 2, -1]]),
     )
-    native.store(x, pool, tables, at, 4)
+    native.store(x, (pool,), tables, at, 4)
     want = torch.zeros_like(pool)
     want[1], want[6] = x[0, 0], x[0, 1]
     assert torch.equal(pool, want)

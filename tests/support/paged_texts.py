@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import PageAllocator, PagedCache
+from pellucid.batch.kv_cache import PagedCache
+from pellucid.batch.page_allocator import PageAllocator
 from pellucid.batch.step import Step
 from pellucid.engine.memory import most_pages
 from pellucid.engine.prefix_cache import PrefixCache

@@ -31,6 +31,7 @@ from pellucid.families.quantisation import InBlocks, quantised
 from pellucid.messages import say
 from pellucid.nn.multi_token import MultiTokenPrediction
 from pellucid.notebook import checked
+from pellucid.ops import format_for
 
 PLAIN = ("float32", "float64", "float16")
 MOST = 2**40  # tokens, requests
@@ -58,6 +59,7 @@ def count(
     ignore_fields: Iterable[str] = (),
     known: tuple[str, Config] | None = None,
     assume: str | None = None,
+    kv: str | None = None,
 ) -> Bill:
     """Count every parameter, byte and FLOP of a model, each with its formula.
 
@@ -67,6 +69,7 @@ def count(
     config.json.  attn: another kind of attention, "mha", "mqa", "gqa:G" or "mla:C".  experts: "N:A", N experts of which A are chosen.
     known: the family and the config of the name, if the caller has them.  assume: a model type whose mathematics is taken for that of a
     config.json of another or an unknown one; what it does not read is left aside, and a note names it.
+    kv: "int8" counts keys and values as an engine with kv="int8" holds them, the scales in the dtype `cache`.
     """
     stored = None if dtype is not None else in_folder(name, ignore_fields)
     dtype = dtype or (stored[0] if stored else "bfloat16")
@@ -89,7 +92,8 @@ def count(
         cfg = with_experts(cfg, experts)
         notes.append(say("count.note.experts", asked=experts))
     plain = stored[1] if stored else dtype if dtype in PLAIN else "bfloat16"
-    return billed(cfg, family, str(name), context, batch, dtype, cache or plain, device, source, plain, notes)
+    format_for(cfg, kv)
+    return billed(cfg, family, str(name), context, batch, dtype, cache or plain, device, source, plain, notes, kv)
 
 
 def billed(
@@ -104,6 +108,7 @@ def billed(
     source: int | None = None,
     plain: str = "bfloat16",
     notes: Iterable[str] = (),
+    kv: str | None = None,
 ) -> Bill:
     """Return the bill of a config; see `count`. plain: the dtype of what a block format leaves plain.  notes: what was replaced."""
     inner = families.family(family).text_model if family in families.known() else None  # a model of the catalogue may have no family
@@ -115,7 +120,7 @@ def billed(
     if device is not None and last_measured.device(device) is None:
         near = catalog.nearest(catalog.devices(), device) or [*catalog.devices(), "cpu"]
         raise UseError("count.device", found=device, known=", ".join(near))
-    setting = Setting(context, batch, source, dtype, cache, plain, device)
+    setting = Setting(context, batch, source, dtype, cache, plain, device, kv)
     try:
         bill = counted(cfg, name, family, setting)
     except RuntimeError as wrong:  # a tensor of more numbers than 64 bits count

@@ -189,6 +189,7 @@ class Model(Placed, Adapting, Shown):
         deterministic: bool = False,
         speculate: bool = False,
         draft: "Model | None" = None,
+        kv: str | None = None,
         top_k: int = 0,
         top_p: float = 1.0,
         min_p: float = 0.0,
@@ -204,14 +205,15 @@ class Model(Placed, Adapting, Shown):
 
         temperature 0 takes the likeliest, else draws, by `seed` where given; top_k to bias: see ops.sampling.Sampling.
         eos: an id or ids that end a text; None lets none end it; by default the model's own. A stop is part of what is returned; a
-        tensor's row that ended early is filled with its stop.  deterministic: see Engine.of.  speculate: see engine.proposals, draft: a
+        tensor's row that ended early is filled with its stop.  deterministic, kv: see Engine.of.  speculate: see engine.proposals, draft: a
         smaller model that proposes, see engine.draft; the text stays the same.  padding: as in a call of the model.
         """
         stops = self.stops if eos is OWN else () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
         how = Sampling(temperature, top_k, top_p, min_p, repetition, presence, frequency, bias or {}, seed)
         prompts = self.prompts(ids, padding, attention_mask)
         out: list[list[int]] = [[] for _ in prompts]
-        for output in self.stream(prompts, max_new_tokens, how, stops, deterministic=deterministic, speculate=speculate, draft=draft):
+        modes: Any = {"deterministic": deterministic, "speculate": speculate, "draft": draft, "kv": kv}
+        for output in self.stream(prompts, max_new_tokens, how, stops, **modes):
             out[output.request] += [] if output.token is None else [output.token.id]
         if isinstance(ids, Tensor):
             longest = max(map(len, out), default=0)
@@ -254,15 +256,16 @@ class Model(Placed, Adapting, Shown):
         logprobs: int | None = None,
         speculate: bool = False,
         draft: "Model | None" = None,
+        kv: str | None = None,
     ) -> Iterator[Output]:
         """Yield the outputs of `generate` token by token; `request` counts the prompts.
 
-        cached: see engine.generation.generate.  deterministic: see Engine.of.  n, logprobs, speculate: see engine.requests.Request.
+        cached: see engine.generation.generate.  deterministic, kv: see Engine.of.  n, logprobs, speculate: see engine.requests.Request.
         draft: see api.draft_model; with one, the text speculates. A UseError if it or this model cannot.
         """
         proposes = draft_for(self, draft) if speculate or draft is not None else None
         requests = self.requests(prompts, new, sampling, stops, n, logprobs, speculate or draft is not None)
-        return generate(self.module, requests, self.engines, cached, deterministic, proposes)
+        return generate(self.module, requests, self.engines, cached, deterministic, proposes, kv)
 
     def requests(
         self,

@@ -13,8 +13,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import KVCache, PageAllocator, Paged, PagedCache, PagedRows, Segment, Span, Stored
+from pellucid.batch.kv_cache import KVCache, Paged, PagedCache, PagedRows, Segment, Span
 from pellucid.batch.mask import Mask
+from pellucid.batch.page_allocator import PageAllocator
+from pellucid.batch.plain_rows import PLAIN, PlainRows, Stored
 from pellucid.batch.states import MatrixState, States, TextStates
 from pellucid.errors import UseError
 
@@ -127,17 +129,21 @@ class Step:
         at = self.positions[:, rows]
         return Segment(s.request, rows, at, lambda: at, lambda: tuple(n[:, rows] for n in new), True)
 
+    @property
+    def format(self) -> PlainRows:
+        """How the step's pages hold rows."""
+        return PLAIN if self.pages is None else self.pages.format
+
     def _append(self, allocator: PageAllocator, pools: Stored, new: Stored) -> KVCache:
         device = self.positions.device
         spans = self.spans
         slots = self.shared((allocator, "new"), lambda: torch.cat([allocator.slots(s.request, s.before, s.end) for s in spans]).to(device))
-        for pool, n in zip(pools, new, strict=True):
-            pool.index_copy_(0, slots, n[0])
+        self.format.write(pools, slots, new)
         return KVCache([self._page(allocator, pools, s) for s in spans], new)
 
     def _page(self, allocator: PageAllocator, pools: Stored, s: Span) -> Segment:
         device, start = self.positions.device, allocator.first[s.request] * allocator.size
-        once = self.once  # not self, which may hold the segment: a circle would keep the weights
+        once, format = self.once, self.format  # not self, which may hold the segment: a circle would keep the weights
         key = allocator, s.request, s.end, "slots"
         numbers, clock = self.shared((allocator, s.request), lambda: (list(allocator.allocated[s.request]), allocator.clock))
 
@@ -150,9 +156,9 @@ class Step:
                 raise UseError("past.gone", request=s.request, end=s.end)
             if key not in once:
                 once[key] = slots()
-            return tuple(p[once[key]][None] for p in pools)
+            return tuple(rows[None] for rows in format.read(pools, once[key]))
 
-        rows, paged = slice(s.start, s.stop), Paged(pools, allocator.tables[s.request], allocator.size, s.end, start)
+        rows, paged = slice(s.start, s.stop), Paged(pools, allocator.tables[s.request], allocator.size, s.end, start, format)
         return Segment(s.request, rows, self.positions[:, rows], lambda: torch.arange(start, s.end, device=device)[None], read, True, paged)
 
     def states(self, part: MatrixState, like: Tensor) -> States:

@@ -29,6 +29,7 @@ def add(app: typer.Typer) -> None:
         batch: Annotated[int, options.integer("--batch", say("count.help.batch"))] = 1,
         dtype: Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=say("count.help.dtype"))] = None,
         cache: Annotated[str | None, typer.Option("--cache-dtype", metavar="DTYPE", help=say("count.help.cache"))] = None,
+        kv: Annotated[str | None, typer.Option("--kv", metavar="int8", help=say("count.help.kv"))] = None,
         device: Annotated[str | None, typer.Option("--device", metavar="NAME", help=say("count.help.device"))] = None,
         price: Annotated[float | None, options.real("--price", say("count.help.price"))] = None,
         source: Annotated[int | None, options.integer("--source", say("count.help.source"))] = None,
@@ -69,6 +70,7 @@ def add(app: typer.Typer) -> None:
                 context,
                 dtype,
                 cache,
+                kv,
                 source,
                 why,
                 fields,
@@ -98,7 +100,8 @@ def add(app: typer.Typer) -> None:
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
         how |= {} if assume is None else {"assume": assume}
-        model_alone: dict[str, Any] = {"source": None, "fields": {}, "attn": None, "experts": None, "assume": None}
+        how |= {} if kv is None else {"kv": kv}
+        model_alone: dict[str, Any] = {"source": None, "fields": {}, "attn": None, "experts": None, "assume": None, "kv": None}
         of_draft = None if draft is None else counted(draft, **how | model_alone)
         scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks, of_draft, accepted)
         if wanted.any:

@@ -56,6 +56,17 @@ def quant() -> Any:
     return typer.Option("--quant", metavar="int8|int4", help=say("option.quant"))
 
 
+def kv() -> Any:
+    return typer.Option("--kv", metavar="int8", help=say("option.kv"))
+
+
+def check_kv(model: "Model", name: str | None) -> None:
+    """Raise a UseError if the model's keys and values cannot be held in this format."""
+    from pellucid.ops import format_for
+
+    format_for(model.config, name)
+
+
 def speculate() -> Any:
     return typer.Option("--speculate", metavar="ngram", help=say("option.speculate"))
 

@@ -50,6 +50,7 @@ def add(app: typer.Typer) -> None:
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
         quant: Annotated[str | None, options.quant()] = None,
+        kv: Annotated[str | None, options.kv()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
         adapter: Annotated[str | None, options.adapter()] = None,
         finite: Annotated[bool, options.check_finite()] = False,
@@ -81,9 +82,10 @@ def add(app: typer.Typer) -> None:
         )
         how: dict[str, Any] = {"new": new, "sampling": settled(screen, loaded, given), "until": stop or [], "timed": verbose}
         other = None if draft is None else options.loaded(screen, draft, dtype=dtype, device=device, quant=quant)
+        options.check_kv(loaded, kv)
         if speculates:
             options.check_proposals(loaded, other)
-        how |= {"deterministic": deterministic, "speculate": speculates, "draft": other}
+        how |= {"deterministic": deterministic, "speculate": speculates, "draft": other, "kv": kv}
         if prompt is None and sys.stdin.isatty():
             talk(screen, loaded, how)
             return
@@ -146,12 +148,13 @@ def answer(
     deterministic: bool = False,
     speculate: bool = False,
     draft: "Model | None" = None,
+    kv: str | None = None,
     how_held: bool = True,
 ) -> dict[str, Any]:
     """Generate after one prompt, streaming the text; return what was generated, partly after Ctrl-C.
 
     until: strings that end the text and are not shown.  timed: tells the speed.  stops: more tokens that end it than the model's own.
-    how_held: say on stderr what the model computes in.  speculate, draft: see Model.stream.
+    how_held: say on stderr what the model computes in.  speculate, draft, kv: see Model.stream.
     """
     from pellucid.engine.text import Text
 
@@ -164,7 +167,7 @@ def answer(
     options.warn_beyond(screen, model, len(ids))
     out, got, interrupted = Text(stream(model, until), until), list[int](), False
     clock, same_step, proposed = [time.perf_counter()], 0, 0
-    how: dict[str, Any] = {"deterministic": deterministic, "speculate": speculate, "draft": draft}
+    how: dict[str, Any] = {"deterministic": deterministic, "speculate": speculate, "draft": draft, "kv": kv}
     try:
         for output in model.stream([ids], most if new is None else new, sampling, stops, True, **how):
             if output.token is None:

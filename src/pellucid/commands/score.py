@@ -30,6 +30,7 @@ def add(app: typer.Typer) -> None:
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
         quant: Annotated[str | None, options.quant()] = None,
+        kv: Annotated[str | None, options.kv()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
@@ -40,10 +41,11 @@ def add(app: typer.Typer) -> None:
         from pellucid.engine.score import bounds
         from pellucid.engine.score import score as scored
 
+        options.check_kv(loaded, kv)
         ids = loaded.tokenizer.encode(text, special=True)
-        each = scored(
-            loaded.module, ids, window, stride, () if source_text is None else loaded.tokenizer.encode(source_text, special=True)
-        ).tolist()
+        written_after = () if source_text is None else loaded.tokenizer.encode(source_text, special=True)
+        each = scored(loaded.module, ids, window, stride, written_after, kv).tolist()
+        plain = each if kv is None else scored(loaded.module, ids, window, stride, written_after).tolist()
         pieces = loaded.tokenizer.pieces(ids)[len(ids) - len(each) :]
         options.tell_held(screen, loaded)
         total, size = math.fsum(each), sum(len(p.raw) for p in pieces)
@@ -54,6 +56,8 @@ def add(app: typer.Typer) -> None:
             "perplexity": limited(-total / len(each)), "bits_per_byte": -total / math.log(2) / size if size else None,
             "window": windows[0], "stride": windows[1],
         }  # fmt: skip
+        if kv is not None:
+            document["kv"] = beside(kv, each, plain)
         if screen.json:
             rows = [{"id": p.id, "text": p.text, "log_probability": x} for p, x in zip(pieces, each, strict=True)]
             screen.document(document | ({"each": rows} if tokens else {}))
@@ -67,6 +71,20 @@ def add(app: typer.Typer) -> None:
             "perplexity": "∞" if perplexity is None else f"{perplexity:.4g}",
         }
         screen.text(say("score.told", scored=len(each), tokens=len(ids), bits="-" if bits is None else f"{bits:.4f}", **figures) + "\n")
+        if kv is not None:
+            gaps = {name: "∞" if value is None else f"{value:.4g}" for name, value in document["kv"].items() if name != "format"}
+            screen.text(say("score.kv", format=kv, **gaps) + "\n")
+
+
+def beside(kv: str, each: list[float], plain: list[float]) -> dict[str, Any]:
+    """Return what a format of keys and values changed: the perplexity without it, and the gaps of the log-probabilities."""
+    gaps = [abs(a - b) for a, b in zip(each, plain, strict=True)]
+    return {
+        "format": kv,
+        "plain_perplexity": limited(-math.fsum(plain) / len(plain)),
+        "mean_gap": math.fsum(gaps) / len(gaps),
+        "largest_gap": max(gaps),
+    }
 
 
 def limited(exponent: float) -> float | None:

@@ -44,6 +44,7 @@ def add(app: typer.Typer) -> None:
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
         quant: Annotated[str | None, options.quant()] = None,
+        kv: Annotated[str | None, options.kv()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
@@ -80,7 +81,7 @@ def add(app: typer.Typer) -> None:
             other = None if draft is None else options.loaded(screen, draft, dtype=dtype, device=device, quant=quant)
             return [
                 ServedModel(
-                    name, model, tokens, max_queue, __version__, deterministic, places.get(name), bases.get(name), speculates, other
+                    name, model, tokens, max_queue, __version__, deterministic, places.get(name), bases.get(name), speculates, other, kv
                 )
                 for name, model in loaded.items()
             ]

@@ -10,7 +10,7 @@ from math import prod
 import torch
 
 from pellucid.axes import parse, show
-from pellucid.config import Config
+from pellucid.config import Attention, Config
 from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, share_seen
 from pellucid.counting.closed import booked
 from pellucid.counting.distinct import PLACE, distinct
@@ -141,17 +141,21 @@ def add_cache(bill: Bill, ran: Ran) -> None:
         layer, times = place
         symbols = f"({' + '.join(bill.stored(layer))})·b"
         filled = "(" + " + ".join("·".join(map(str, shape)) for shape in shapes) + f")·{size:g}"
-        count = sum(torch.Size(shape).numel() for shape in shapes)
-        bill.numbers[f"cache.{layer}"] = Number(int(count * size), symbols, filled)
+        each = sum(prod(shape) for shape in shapes) * size
+        if setting.kv is not None and bill.stored(layer) == Attention.stored:  # the formats that it is compared with stay plain
+            symbols = " + ".join(f"{letters} + {letters.split('·')[0]}·b" for letters in bill.stored(layer))
+            filled = " + ".join(f"{'·'.join(map(str, shape))} + {prod(shape[:-1])}·{size:g}" for shape in shapes)
+            each = sum(prod(shape) + prod(shape[:-1]) * size for shape in shapes)
+        bill.numbers[f"cache.{layer}"] = Number(int(each), symbols, filled)
         a_token.append((layer, times, bill.numbers[f"cache.{layer}"]))
         attn = bill.layer(layer).attn
         rows = attn.rows_kept(setting.context)
         if attn.uncompressed is not None and layer.endswith(".attn"):
             filled = f"{attn.heads}·({' + '.join(map(str, attn.uncompressed))})·{size:g}"
-            each = int(attn.heads * sum(attn.uncompressed) * size)
-            bill.numbers[f"cache.uncompressed.{layer}"] = Number(each, "H·(K + R + W)·b", filled)
+            own = int(attn.heads * sum(attn.uncompressed) * size)
+            bill.numbers[f"cache.uncompressed.{layer}"] = Number(own, "H·(K + R + W)·b", filled)
             open_heads.append((f"uncompressed.{layer}", times, bill.numbers[f"cache.uncompressed.{layer}"]))
-        parts.append((layer, times, product(f"B·rows·cache.{layer}", batch=setting.batch, rows=rows, each=int(count * size))))
+        parts.append((layer, times, product(f"B·rows·cache.{layer}", batch=setting.batch, rows=rows, each=int(each))))
     for path, state in ran.states.items():
         if (place := bill.reduced.place(path.rpartition(".")[0])) is not None:  # in float32, whatever the cache is in
             layer, times = place

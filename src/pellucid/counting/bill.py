@@ -23,6 +23,7 @@ class Setting:
     """The setting of a count. context: tokens read before.  batch: requests at once.  source: tokens that an encoder reads.
 
     weights, cache, activations: names of dtypes.  device: a name of the catalogue, or None.
+    kv: "int8" if keys and values are held in int8, with a scale for each head and token in the dtype `cache` (see ops.held).
     """
 
     context: int = 4096
@@ -32,6 +33,7 @@ class Setting:
     cache: str = "bfloat16"
     activations: str = "bfloat16"
     device: str | None = None
+    kv: str | None = None
 
 
 @dataclass(frozen=True)

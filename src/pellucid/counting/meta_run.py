@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import KVCache, Segment, Stored
+from pellucid.batch.kv_cache import KVCache, Segment
 from pellucid.batch.mask import prefix
+from pellucid.batch.plain_rows import Stored
 from pellucid.batch.states import MatrixState, States
 from pellucid.batch.step import Step
 from pellucid.config import Config

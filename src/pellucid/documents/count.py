@@ -81,7 +81,8 @@ def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
         "family": bill.family,
         "attention": kinds(bill.config),
         "layers": len(bill.config.layers) + len(bill.config.encoder or ()),
-        "setting": {"context": s.context, "batch": s.batch, "source": s.source, "weights": s.weights, "cache": s.cache, "device": s.device},
+        "setting": {"context": s.context, "batch": s.batch, "source": s.source, "weights": s.weights, "cache": s.cache, "device": s.device}
+        | ({} if s.kv is None else {"kv": s.kv}),
         "parameters": {
             "total": int(bill["parameters.total"]),
             "active": int(bill["parameters.active"]),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pellucid.batch.kv_cache import PagedCache
+from pellucid.batch.plain_rows import PLAIN, PlainRows
 from pellucid.engine.forward import Forward
 from pellucid.engine.requests import Request
 from pellucid.engine.requests import Sequence as Text
@@ -31,17 +32,20 @@ MOVES = {"_to_copy", "cat", "clone", "copy_", "embedding", "empty", "empty_strid
 PASSED: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()  # the state in which a model passed
 
 
-def require(module: Decoder | EncoderDecoder) -> None:
-    """Raise UseError, which names the obstacle, if a row's bits may depend on its batch with this model, dtype or machine."""
-    state = module.edition, native.instructions(), next(module.parameters()).dtype, next(module.parameters()).device
+def require(module: Decoder | EncoderDecoder, format: PlainRows = PLAIN) -> None:
+    """Raise UseError, which names the obstacle, if a row's bits may depend on its batch with this model, dtype or machine.
+
+    format: of the keys and values.
+    """
+    state = module.edition, format, native.instructions(), next(module.parameters()).dtype, next(module.parameters()).device
     if PASSED.get(module) == state:
         return
-    if (why := reason(module)) is not None:
+    if (why := reason(module, format)) is not None:
         raise UseError("determinism.refused", why=why)
     PASSED[module] = state
 
 
-def reason(module: Decoder | EncoderDecoder) -> str | None:
+def reason(module: Decoder | EncoderDecoder, format: PlainRows = PLAIN) -> str | None:
     """Return the obstacle, None if there is none."""
     if not native.available():
         return str(UseError("determinism.kernels"))
@@ -49,9 +53,9 @@ def reason(module: Decoder | EncoderDecoder) -> str | None:
     with seen_by(), torch.no_grad():
         texts = list(prompts(module))
         try:
-            read(short, texts, *MIXES[0])  # fills the caches of a process first
+            read(short, texts, *MIXES[0], format)  # fills the caches of a process first
             with Numbers():
-                first, *others = [read(short, texts, *mix) for mix in MIXES]
+                first, *others = [read(short, texts, *mix, format) for mix in MIXES]
         except NumbersError as error:
             return str(error)
     same = all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
@@ -121,15 +125,17 @@ def prompts(module: Decoder | EncoderDecoder) -> Iterator[Request]:
         yield Request(ids(n), NEW, scored=not module.config.prefix, source=ids(n + 2) if has_encoder else None)
 
 
-def read(module: Decoder | EncoderDecoder, requests: list[Request], rows: int, together: bool, size: int) -> list[Tensor]:
+def read(
+    module: Decoder | EncoderDecoder, requests: list[Request], rows: int, together: bool, size: int, format: PlainRows = PLAIN
+) -> list[Tensor]:
     """Return the logits of each text's steps, [rows V]; its tokens after the prompt are fixed.
 
-    rows: of a step and text.  together: all texts in one batch, else one after another.  size: rows a page.
+    rows: of a step and text.  together: all texts in one batch, else one after another.  size: rows a page, in this format.
     """
     texts = [Text(i, 0, r, list(r.prompt)) for i, r in enumerate(requests)]
     logits_of: list[list[Tensor]] = [[] for _ in texts]
     for batch in [texts] if together else [[t] for t in texts]:
-        pages = PagedCache(sum(-(-t.request.budget // size) for t in batch), size)
+        pages = PagedCache(sum(-(-t.request.budget // size) for t in batch), size, format=format)
         forward = Forward(module, pages, deterministic=True)
         for t in batch:
             pages.angle_length[t.key] = len(t.request.prompt)

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from pellucid import ops
 from pellucid.batch.states import stateful
 from pellucid.engine.allowed import allowed
 from pellucid.engine.bursts import steps_alone
@@ -99,6 +100,7 @@ class Engine:
         self.emitted = list[Emitted]()
         self.unfinished = False  # a step has begun and not ended
         self.deterministic = self.speculates = False
+        self.kv: str | None = None  # the format of its keys and values, see `of`
         self.draft: Draft | None = None
         self.propose: Callable[[list[Sequence], Draft | None], None] = propose
         self.ready: Callable[[int], bool] = lambda rows: False  # True if a burst of steps of this number of rows may run
@@ -116,6 +118,7 @@ class Engine:
         keep_all: bool = False,
         deterministic: bool = False,
         draft: Decoder | None = None,
+        kv: str | None = None,
     ) -> "Engine":
         """Make an engine with its own pages of `size` rows, for `tokens` tokens in all. size: None is that of `page_size`.
 
@@ -124,12 +127,15 @@ class Engine:
         deterministic: a text has the same log-probabilities, bit for bit, in any batch, with any chunks of its prompt and any cache.
         Raises UseError, which names the obstacle, if the machine or the model does not allow that.
         draft: a smaller model with the same ids, which proposes tokens to requests that ask for it; None: each text proposes for itself.
+        kv: "int8" holds keys and values in int8 with a scale for each head and token (see ops.held), None in the model's dtype. The
+        draft's own stay in its dtype.
         """
+        format = ops.format_for(module.config, kv)
         if deterministic:
-            require(module)
+            require(module, format)
         limits = replace(limits or SchedulerLimits(), whole_prompts=module.config.whole_prompts)
         size = size or page_size(module)
-        pages = pages_for(module, -(-tokens // size), limits, size, keep_all)
+        pages = pages_for(module, -(-tokens // size), limits, size, keep_all, format)
         memory = Memory(module, pages, prefix_cache, keep_all)
         forward = Forward(module, pages, keep_all, deterministic)
         engine = Engine(
@@ -140,6 +146,7 @@ class Engine:
             lambda request: check(module, request),
             lambda s: first_nonfinite(module, s.tokens, s.request.source),
         )
+        engine.kv = kv
         engine.module, engine.deterministic, engine.made_for = module, deterministic, dtype_and_device(module)
         engine.ready, forward.plans.interrupt = forward.plans.ready, engine.interrupt
         engine.speculates = not keep_all and not restart_lengths(module) and not stateful(module)  # a state cannot go back

@@ -18,9 +18,11 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from pellucid.batch.kv_cache import KVCache, PageAllocator, PagedCache, PagedRows, Stored
+from pellucid.batch.kv_cache import KVCache, PagedCache, PagedRows
 from pellucid.batch.mask import prefix
+from pellucid.batch.page_allocator import PageAllocator
 from pellucid.batch.page_growth import grow
+from pellucid.batch.plain_rows import Stored
 from pellucid.batch.step import Step
 from pellucid.engine.determinism import require
 from pellucid.families.aliases import entrance, stacks

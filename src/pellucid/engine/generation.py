@@ -20,12 +20,13 @@ def generate(
     cached: bool = False,
     deterministic: bool = False,
     draft: Decoder | None = None,
+    kv: str | None = None,
 ) -> Iterator[Output]:
     """Yield the outputs of these requests, numbered from 0, from an engine of their own.
 
     free: idle engines; one that fits is taken, and a small one is put back, to keep its recorded plans.
     cached: keep the stored rows for the next cached call, since each turn of a chat begins with all turns before it. By default they are
-    dropped, since a weight may change between two calls.  deterministic, draft: see Engine.of.
+    dropped, since a weight may change between two calls.  deterministic, draft, kv: see Engine.of.
     """
     for i, request in enumerate(requests):
         check(module, request, f"[{i}]")
@@ -35,8 +36,8 @@ def generate(
     limits = SchedulerLimits(rows=max(ROWS, texts), running=texts, waiting=len(requests), whole_prompts=module.config.whole_prompts)
     free = [] if free is None else free
     tokens = max(tokens, KEPT) if cached else tokens  # on a CPU, zeros that are never written cost no memory
-    engine = pop_idle(free, tokens, deterministic, draft)
-    engine = engine or Engine.of(module, tokens, limits, deterministic=deterministic, draft=draft)
+    engine = pop_idle(free, tokens, deterministic, draft, kv)
+    engine = engine or Engine.of(module, tokens, limits, deterministic=deterministic, draft=draft, kv=kv)
     engine.count, engine.limits = 0, limits
     if not cached:
         engine.storage.forget()
@@ -57,15 +58,18 @@ def generate(
             free.append(engine)
 
 
-def pop_idle(free: list[Engine], tokens: int, deterministic: bool, draft: Decoder | None) -> Engine | None:
-    """Pop an idle engine of this mode, with this draft and for `tokens` tokens. None if there is none, or another thread took it.
+def pop_idle(free: list[Engine], tokens: int, deterministic: bool, draft: Decoder | None, kv: str | None = None) -> Engine | None:
+    """Pop an idle engine of this mode, with this draft and format of keys and values, for `tokens` tokens. None if there is none.
+
+    Another thread may have taken it.
 
     One whose weights were cast or moved since is dropped: a variant shares them with a model that may do so.
     """
     for engine in list(free):
         stale = engine.made_for != dtype_and_device(engine.module)
         own = None if engine.draft is None else engine.draft.module
-        if stale or (engine.capacity >= tokens and engine.deterministic == deterministic and own is draft):
+        fits = engine.capacity >= tokens and engine.kv == kv
+        if stale or (fits and engine.deterministic == deterministic and own is draft):
             with suppress(ValueError):
                 free.remove(engine)
                 if not stale:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from pellucid.batch.kv_cache import PagedCache
+from pellucid.batch.plain_rows import PLAIN, PlainRows
 from pellucid.batch.states import stateful
 from pellucid.config import Dynamic, LongRope
 from pellucid.engine.plans import addresses, memory
@@ -150,13 +151,15 @@ def in_pages(module: nn.Module, tokens: int) -> int:
     return -(-tokens // size) * size
 
 
-def pages_for(module: Decoder | EncoderDecoder, count: int, limits: SchedulerLimits, size: int, keep_all: bool) -> PagedCache:
+def pages_for(
+    module: Decoder | EncoderDecoder, count: int, limits: SchedulerLimits, size: int, keep_all: bool, format: PlainRows = PLAIN
+) -> PagedCache:
     """Make `count` pages of `size` rows, and fewer for layers with a window, which give pages back as a text grows."""
     windows = {None} if keep_all else windows_of(module)
     short = {w: min(count, limits.running * most_pages(w, limits.rows, size)) for w in windows if w is not None}
     # a text that outgrows one of these lengths is computed again from its start, and its old pages are kept as well
     outgrown = sum(-(-length // size) for length in restart_lengths(module)) if keep_all else 0
-    return PagedCache(count + outgrown if None in windows else 0, size, short, count * size)
+    return PagedCache(count + outgrown if None in windows else 0, size, short, count * size, format)
 
 
 def windows_of(module: nn.Module) -> set[int | None]:

@@ -23,7 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pellucid.batch.kv_cache import KVCache, PageAllocator, PagedCache, PagedRows, ScatteredRows, Span, Stored
+from pellucid.batch.kv_cache import KVCache, PagedCache, PagedRows, ScatteredRows, Span
+from pellucid.batch.page_allocator import PageAllocator
+from pellucid.batch.plain_rows import Stored
 from pellucid.batch.states import MatrixState, States, stateful
 from pellucid.batch.step import Step
 from pellucid.engine import requests
@@ -53,10 +55,11 @@ class DecodeStep(Step):
 
     def _append(self, allocator: PageAllocator, pools: Stored, new: Stored) -> KVCache:
         tables, size = self.tables[allocator], allocator.size
-        if not all(native.fits_store(n, pool, tables, self.positions) for pool, n in zip(pools, new, strict=True)):
+        places = list(zip(self.format.places(pools), new, strict=True))
+        if not all(native.fits_store(n, place, tables, self.positions) for place, n in places):
             return super()._append(allocator, pools, new)
-        for pool, n in zip(pools, new, strict=True):
-            native.store(n, pool, tables, self.positions, size)
+        for place, n in places:
+            native.store(n, place, tables, self.positions, size)
         kv_cache = KVCache([self._page(allocator, pools, s) for s in self.spans], new, PagedRows(pools, tables, size, self.positions))
         self.kv_caches.append((kv_cache, allocator, pools))
         return kv_cache

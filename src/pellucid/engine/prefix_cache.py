@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
-from pellucid.batch.kv_cache import PageAllocator, PagedCache
+from pellucid.batch.kv_cache import PagedCache
+from pellucid.batch.page_allocator import PageAllocator
 
 Window = int | None
 

@@ -23,11 +23,17 @@ WINDOW = 2048  # of a model that names no length of its own
 
 
 def score(
-    module: Decoder | EncoderDecoder, ids: Sequence[int], window: int | None = None, stride: int | None = None, source: Sequence[int] = ()
+    module: Decoder | EncoderDecoder,
+    ids: Sequence[int],
+    window: int | None = None,
+    stride: int | None = None,
+    source: Sequence[int] = (),
+    kv: str | None = None,
 ) -> Tensor:
     """Return the log-probability of every token but the first, [len(ids) - 1], in float32 at least; with a source, of every token.
 
     window: tokens read together, by default the model's own length.  stride: new ones in each window, by default half.
+    kv: the format of keys and values, see Engine.of.
     Raises UseError for ids outside the vocabulary, too few or too many of them, and a window or stride that does not fit.
     """
     window, stride = bounds(module, window, stride)
@@ -47,7 +53,7 @@ def score(
     out, start, done = list[Tensor](), 0, 1
     while done < len(ids):
         stop = min(start + window, len(ids))
-        out.append(read(module, ids[start:stop], source)[done - start - 1 :])
+        out.append(read(module, ids[start:stop], source, kv)[done - start - 1 :])
         start, done = stop - (window - stride), stop
     return torch.cat(out)
 
@@ -65,9 +71,9 @@ def bounds(module: Decoder | EncoderDecoder, window: int | None, stride: int | N
     return window, stride
 
 
-def read(module: Decoder | EncoderDecoder, ids: Sequence[int], source: Sequence[int]) -> Tensor:
+def read(module: Decoder | EncoderDecoder, ids: Sequence[int], source: Sequence[int], kv: str | None = None) -> Tensor:
     """Compute the log-probabilities of ids[1:], a few rows at a time over pages."""
-    engine = Engine.of(module, len(ids), SchedulerLimits(ROWS), prefix_cache=False)
+    engine = Engine.of(module, len(ids), SchedulerLimits(ROWS), prefix_cache=False, kv=kv)
     engine.submit(Request(tuple(ids), 0, scored=True, source=tuple(source) or None))
     (output,) = engine.outputs()
     if output.error is not None:

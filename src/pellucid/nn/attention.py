@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pellucid import config as c
 from pellucid import ops
-from pellucid.batch.kv_cache import Segment
+from pellucid.batch.kv_cache import KVCache, Segment
 from pellucid.batch.mask import Mask, alibi, around, bidirectional, causal, chunk, relative, slopes, window
 from pellucid.batch.step import Step
 from pellucid.distributed import ALONE
@@ -73,7 +73,7 @@ class Attention(nn.Module):
             q, k = tap(ops.rms(q, None, self.rms_eps), "q_even: B T H K"), tap(ops.rms(k, None, self.rms_eps), "k_even: B T G K")
         if self.temperature is not None:
             q = tap(ops.scale_by_position(q, step.position_ids, self.temperature), "q_grown: B T H K")
-        kv_cache, mask = step.store(self, k, v), self.mask(step)
+        kv_cache, mask = self.keep(step, k, v), self.mask(step)
         if self.distance is not None:
             mask = self.add_distances(mask, q, self.distance)
         z = tap(ops.attend(q, kv_cache, mask, self.scale), "z: B T H K")
@@ -86,6 +86,16 @@ class Attention(nn.Module):
         """Project x to keys and values [B T G K]. `length` is the letter of its rows: T, or S for an encoder's."""
         k = tap(self.k(x).unflatten(-1, (-1, self.width)), f"k: B {length} G K")
         return k, tap(self.v(x).unflatten(-1, (-1, self.width)), f"v: B {length} G K")
+
+    def keep(self, step: Step, k: Tensor, v: Tensor) -> KVCache:
+        """Append keys and values to the cache. A cache in int8 holds others than it is given: a watch sees them, and an edit is stored."""
+        kv_cache = step.store(self, k, v)
+        if (held := ops.held(kv_cache)) is not None:
+            kept = tap(held[0], "k_held: B T G K"), tap(held[1], "v_held: B T G K")
+            if any(one is not other for one, other in zip(kept, held, strict=True)):
+                kv_cache = step.store(self, *kept)
+            kv_cache.new = kept
+        return kv_cache
 
     def apply_norms(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Norm q and k, where there are norms."""

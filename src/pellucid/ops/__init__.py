@@ -7,6 +7,7 @@ from pellucid.ops.delta import delta_rule
 from pellucid.ops.distance import distances
 from pellucid.ops.experts import best, combine, corrected, grouped, shares, sort, weighted
 from pellucid.ops.gate import capped, clipped, gate, gated, sigmoid, softmax, tanh, xielu
+from pellucid.ops.held import format_for, held
 from pellucid.ops.latent import attend_latent
 from pellucid.ops.linear import (
     adapted,
@@ -49,10 +50,12 @@ __all__ = [
     "distances",
     "dropped",
     "embedding",
+    "format_for",
     "gate",
     "gated",
     "gather",
     "grouped",
+    "held",
     "identity",
     "layer",
     "layer_offset",

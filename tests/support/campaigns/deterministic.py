@@ -59,22 +59,21 @@ def run_requests(engine: Engine, requests: list[Request], arrive: Callable[[], i
     return [got[n] for n in numbers]
 
 
-def mixed(model: Decoder, requests: list[Request], draw: random.Random) -> list[Answer]:
-    """Return the answers of the same requests in one random batch, in the order of the requests."""
+def mixed(model: Decoder, requests: list[Request], draw: random.Random, kv: str | None = None) -> list[Answer]:
+    """Return the answers of the same requests in one random batch, in the order of the requests. kv: see Engine.of."""
     size, running = draw.choice([1, 2, 5, 16, 64]), draw.choice([30, 64])
     tokens = draw.choice([100, 200, 2000])
-    engine = Engine.of(
-        model, tokens, SchedulerLimits(draw.randint(1, 64), running), size, prefix_cache=draw.random() < 0.5, deterministic=True
-    )
+    limits, cached = SchedulerLimits(draw.randint(1, 64), running), draw.random() < 0.5
+    engine = Engine.of(model, tokens, limits, size, prefix_cache=cached, deterministic=True, kv=kv)
     order = draw.sample(range(len(requests)), len(requests))
     answers = run_requests(engine, [requests[i] for i in order], lambda: draw.choice([0, 1, 3, 20]))
     back = {at: i for i, at in enumerate(order)}
     return [answers[back[i]] for i in range(len(requests))]
 
 
-def alone(model: Decoder, requests: list[Request]) -> list[Answer]:
+def alone(model: Decoder, requests: list[Request], kv: str | None = None) -> list[Answer]:
     """Return the answer of each request by itself, its prompt in one step, nothing cached."""
-    engine = Engine.of(model, 200, SchedulerLimits(200), 200, prefix_cache=False, deterministic=True)
+    engine = Engine.of(model, 200, SchedulerLimits(200), 200, prefix_cache=False, deterministic=True, kv=kv)
     return [run_requests(engine, [r])[0] for r in requests]
 
 

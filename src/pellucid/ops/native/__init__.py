@@ -1,6 +1,7 @@
 """C++ kernels for one to sixteen rows on a CPU, and plans of them. Where they are not built, everything runs through torch."""
 
 from pellucid.ops.native.attention import (
+    Tables,
     attend,
     attend_latent,
     convolve,
@@ -10,14 +11,18 @@ from pellucid.ops.native.attention import (
     fits_convolve,
     fits_cross_attend,
     fits_decay,
+    fits_held_int8,
     fits_latent,
     fits_scan,
     fits_softplus,
     fits_store,
+    fits_store_int8,
+    held_int8,
     kv_address,
     scan,
     softplus,
     store,
+    store_int8,
 )
 from pellucid.ops.native.drawing import Draw, cooled, draw_list, fits_row, indices_between
 from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off
@@ -83,6 +88,7 @@ __all__ = [
     "Draw",
     "Plan",
     "Recording",
+    "Tables",
     "Unplannable",
     "add",
     "angles",
@@ -120,6 +126,7 @@ __all__ = [
     "fits_experts_blocks",
     "fits_gate",
     "fits_gated",
+    "fits_held_int8",
     "fits_latent",
     "fits_linear",
     "fits_linear_blocks",
@@ -133,8 +140,10 @@ __all__ = [
     "fits_softplus",
     "fits_sort",
     "fits_store",
+    "fits_store_int8",
     "gate",
     "gated",
+    "held_int8",
     "indices_between",
     "instructions",
     "kv_address",
@@ -156,6 +165,7 @@ __all__ = [
     "softplus",
     "sort",
     "store",
+    "store_int8",
     "stream",
     "times",
     "waves",

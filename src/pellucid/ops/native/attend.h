@@ -4,7 +4,7 @@
 // is 0 if all rows share one request's table. The row at position p sees one range of positions, up to p or, if that is larger, up to
 // until - 1, and reads no others. Everything that grows with the text is behind pointers, so that a recorded call serves later steps.
 #pragma once
-#include "walk.h"
+#include "int8_rows.h"
 
 // ---- store: write the rows of x to a pool [rows of all pages, width], each at its position's row
 template <class T>
@@ -33,18 +33,23 @@ static void store_rows(const Store<T>& a, Work& work) {
 // window, chunk: 0 for none.  cap: the soft cap of scores, or 0.  sinks [heads]: the score of one more key without a value.
 // slopes [heads]: a bias of -slope * distance * steep; if rounded, of slope * key's position, in bf16.
 // learned [buckets heads]: a bias by distance, in row buckets[distance], the distance clamped to -reach ... reach.
-template <class T>
+// S: the type of stored numbers; if it is not T, k_scales and v_scales [rows of all pages, groups] multiply them.
+// scores, pattern [heads rows columns]: what a watch keeps, of the keys from position `start` on, hidden ones too; columns: 0 for none.
+template <class T, class S = T>
 struct Attend {
-  const T *q, *k, *v;
+  const T* q;
+  const S *k, *v;
+  const T *k_scales, *v_scales;
   const i64 *table, *positions;
   T* z;
   const T* sinks;
   const double* slopes;
   const T* learned;
   const i64* buckets;
-  i64 rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach;
+  T *scores, *pattern;
+  i64 rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach, start, columns;
   double scale, cap, steep;
-  FIELDS(q, k, v, table, positions, z, sinks, slopes, learned, buckets, rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach, scale, cap, steep)
+  FIELDS(q, k, v, k_scales, v_scales, table, positions, z, sinks, slopes, learned, buckets, scores, pattern, rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach, start, columns, scale, cap, steep)
   i64 first(i64 p) const {  // the first position visible from p
     i64 from = window && p >= window ? p - window + 1 : 0;
     return chunk && p / chunk * chunk > from ? p / chunk * chunk : from;
@@ -110,8 +115,8 @@ static float soften(float* scores, i64 seen, float sink = -INFINITY) {
 }
 
 // Apply the soft cap and head h's biases to the scores of the row at position p with keys from, from + 1 ...
-template <class T>
-static void add_bias(const Attend<T>& a, i64 h, i64 p, i64 from, i64 seen, float* scores) {
+template <class T, class S>
+static void add_bias(const Attend<T, S>& a, i64 h, i64 p, i64 from, i64 seen, float* scores) {
   const V cap = set((float)a.cap);
   if (a.cap) steps(0, seen, [&](i64 t, i64 n) { store(scores + t, cap * tangent(load(scores + t, n) / cap), n); });
   for (i64 t = 0; t < seen && a.learned; t++) {
@@ -178,27 +183,50 @@ static void sum_up(const T* v, const float* p, i64 pitch, const i64* at, i64 see
   }
 }
 
-// Attend from heads h ... h + H - 1 of row r to the keys and values at these offsets. q, scores: buffers for H heads.
-template <class T, int H>
-static void attend_to(const Attend<T>& a, i64 r, i64 h, i64 from, i64 seen, i64 pitch, const i64* keys, const i64* values, float* q, float* scores) {
-  const i64 at = r * a.heads + h;
-  float norm[H];
-  for (int j = 0; j < H; j++) arrange(a.q + (at + j) * a.key, q + j * padded(a.key), a.key);
-  score<T, H>(a.k, q, keys, seen, a.key, (float)a.scale, scores, pitch);
-  for (int j = 0; j < H; j++) {
-    add_bias(a, h + j, a.positions[r], from, seen, scores + j * pitch);
-    norm[j] = 1.f / soften(scores + j * pitch, seen, a.sinks ? get(a.sinks + h + j) : -INFINITY);
-  }
-  sum_up<T, H>(a.v, scores, pitch, values, seen, norm, a.z + at * a.value, a.value, a.value);
+// Multiply n numbers by as many scales.
+static inline void scale_by(float* x, const float* scales, i64 n) {
+  steps(0, n, [&](i64 i, i64 some) { store(x + i, load(x + i, some) * load(scales + i, some), some); });
 }
 
-template <class T>
-static i64 attend_pieces(const Attend<T>& a) {
-  return a.rows * a.groups * ((a.heads / a.groups + TOGETHER - 1) / TOGETHER);
+// The keys that a job reads: `all` of them from position `from` on, of which the row sees `seen`, the first at index `hidden`.
+struct Reach {
+  i64 from, all, hidden, seen, pitch;
+  const i64 *keys, *values;  // the offset of each in k and in v
+  const float *k_scales, *v_scales;
+};
+
+// Attend from heads h ... h + H - 1 of row r to the keys and values at these offsets. q, scores: buffers for H heads.
+template <int H, class T, class S>
+static void attend_to(const Attend<T, S>& a, i64 r, i64 h, const Reach& to, float* q, float* scores) {
+  const i64 at = r * a.heads + h, pitch = to.pitch;
+  float norm[H];
+  for (int j = 0; j < H; j++) arrange_for<S>(a.q + (at + j) * a.key, q + j * padded(a.key), a.key);
+  score<S, H>(a.k, q, to.keys, to.all, a.key, (float)a.scale, scores, pitch);
+  for (int j = 0; j < H; j++) {
+    float* own = scores + j * pitch;
+    if constexpr (!std::is_same_v<S, T>) scale_by(own, to.k_scales, to.all);
+    add_bias(a, h + j, a.positions[r], to.from, to.all, own);
+    T* row = a.columns ? a.scores + ((h + j) * a.rows + r) * a.columns : nullptr;
+    if (row) steps(0, to.all, [&](i64 t, i64 n) { store(row + t, load(own + t, n), n); });
+    if (to.hidden) std::memmove(own, own + to.hidden, to.seen * sizeof(float));
+    norm[j] = 1.f / soften(own, to.seen, a.sinks ? get(a.sinks + h + j) : -INFINITY);
+    if (row) {
+      row = a.pattern + ((h + j) * a.rows + r) * a.columns;
+      std::memset(row, 0, a.columns * sizeof(T));
+      steps(0, to.seen, [&](i64 t, i64 n) { store(row + to.hidden + t, load(own + t, n) * set(norm[j]), n); });
+    }
+    if constexpr (!std::is_same_v<S, T>) scale_by(own, to.v_scales + to.hidden, to.seen);
+  }
+  sum_up<S, H>(a.v, scores, pitch, to.values + to.hidden, to.seen, norm, out_of<S>(a.z + at * a.value), a.value, a.value);
 }
-template <class T>
-static void attend(const Attend<T>& a, Work& work) {
-  const i64 shared = a.heads / a.groups, parts = (shared + TOGETHER - 1) / TOGETHER, jobs = a.groups * parts;
+
+template <class T, class S = T>
+static i64 attend_pieces(const Attend<T, S>& a) {
+  return a.rows * a.groups * parts(a.heads / a.groups, TOGETHER);
+}
+template <class T, class S = T>
+static void attend(const Attend<T, S>& a, Work& work) {
+  const i64 shared = a.heads / a.groups, parts = ::parts(shared, TOGETHER), jobs = a.groups * parts;
   for (i64 job; (job = work.next()) >= 0;) {
     // the rows of one text use a group's keys one after another, while these are in the cache
     const i64 r = a.pages ? job / jobs : job % a.rows, which = a.pages ? job % jobs : job / a.rows;
@@ -208,16 +236,18 @@ static void attend(const Attend<T>& a, Work& work) {
       std::memset(a.z + (r * a.heads + h) * a.value, 0, count * a.value * sizeof(T));
       continue;
     }
-    const i64 from = a.first(p), seen = a.seen(p), pitch = (seen + 15) / 16 * 16;
-    float* q = scratch(TOGETHER * (padded(a.key) + pitch) + 4 * pitch);
-    float* scores = q + TOGETHER * padded(a.key);
-    i64 *keys = (i64*)(scores + TOGETHER * pitch), *values = keys + pitch;
-    for (i64 t = 0, page = from / a.size, slot = from % a.size; t < seen; t++) {
+    const i64 first = a.first(p), seen = a.seen(p), from = a.columns ? a.start : first, all = a.columns ? a.columns : seen, pitch = (all + 15) / 16 * 16;
+    float* q = scratch(TOGETHER * (padded(a.key) + pitch) + 6 * pitch);
+    float *scores = q + TOGETHER * padded(a.key), *k_scales = scores + TOGETHER * pitch, *v_scales = k_scales + pitch;
+    i64 *keys = (i64*)(v_scales + pitch), *values = keys + pitch;
+    for (i64 t = 0, page = from / a.size, slot = from % a.size; t < all; t++) {
       const i64 row = (table[page] * a.size + slot) * a.groups + g;
       keys[t] = row * a.key, values[t] = row * a.value;
+      if constexpr (!std::is_same_v<S, T>) k_scales[t] = get(a.k_scales + row), v_scales[t] = get(a.v_scales + row);
       if (++slot == a.size) slot = 0, page++;
     }
-    fixed<TOGETHER>(count, [&](auto heads) { attend_to<T, heads>(a, r, h, from, seen, pitch, keys, values, q, scores); });
+    const Reach to{from, all, first - from, seen, pitch, keys, values, k_scales, v_scales};
+    fixed<TOGETHER>(count, [&](auto heads) { attend_to<heads>(a, r, h, to, q, scores); });
   }
 }
 

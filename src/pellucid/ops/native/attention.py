@@ -5,13 +5,15 @@ a slope, a cap, sinks.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from pellucid.batch.kv_cache import PagedRows, Stored
+from pellucid.batch.kv_cache import PagedRows
 from pellucid.batch.mask import AlibiBias, Band, Mask, RelativeBias, bucket
+from pellucid.batch.plain_rows import Stored
 from pellucid.config import Alibi, Buckets
 from pellucid.ops.native.library import HALF, call, constant, fresh
 from pellucid.ops.native.twins import address, count, few, fits, numbers, slices, taken
@@ -25,16 +27,58 @@ def row_stride(table: Tensor) -> int:
     return table.shape[1] if table.ndim == 2 else 0
 
 
-def fits_store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor) -> bool:
-    return few(x) and x.shape[2:] == pool.shape[1:] and numbers(table, positions) and fits(x, pool)
+def fits_store(x: Tensor, place: Stored, table: Tensor, positions: Tensor) -> bool:
+    if len(place) == 2:
+        return few(x) and numbers(positions) and fits_store_int8(x, place, table)
+    return few(x) and x.shape[2:] == place[0].shape[1:] and numbers(table, positions) and fits(x, *place)
 
 
-def store(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, size: int) -> None:
-    """Write the rows of x [B T ...] to pool [rows of all pages, ...]: position p to row table[p // size] * size + p % size."""
+def store(x: Tensor, place: Stored, table: Tensor, positions: Tensor, size: int) -> None:
+    """Write the rows of x [B T ...] to a pool [rows of all pages, ...]: position p to row table[p // size] * size + p % size.
+
+    place: the pool; or two, of codes and scales, which hold the rows in int8.
+    """
+    if len(place) == 2:
+        return store_int8(x, place, table, positions, size)
+    (pool,) = place
     call(
         "store", HALF[x.dtype], (x, table, positions), (pool,), x=x.data_ptr(), pool=pool.data_ptr(), table=table.data_ptr(),
         positions=positions.data_ptr(), rows=positions.numel(), width=pool[0].numel(), size=size, pages=row_stride(table),
     )  # fmt: skip
+
+
+def fits_held_int8(place: Stored, table: Tensor) -> bool:
+    """True if the kernels take pools of codes [rows G K] and scales [rows G], numbered by `table`."""
+    codes, scales = place
+    even = codes.dtype is torch.int8 and codes.is_cpu and codes.is_contiguous() and codes.ndim == 3 and codes.shape[:2] == scales.shape
+    return even and numbers(table) and fits(scales)
+
+
+def fits_store_int8(x: Tensor, place: Stored, table: Tensor) -> bool:
+    """True if the kernel takes the rows of x [1 T G K]. Any number: it rounds each by itself."""
+    return x.numel() > 0 and x.shape[2:] == place[0].shape[1:] and fits_held_int8(place, table) and fits(x, place[1])
+
+
+def store_int8(x: Tensor, place: Stored, table: Tensor, positions: Tensor, size: int) -> None:
+    """Write the rows of x [1 T G K] to pools of codes and scales, as `store` does to one."""
+    (codes, scales), (groups, width) = place, x.shape[2:]
+    call(
+        "store_int8", HALF[x.dtype], (x, table, positions), place, x=x.data_ptr(), codes=codes.data_ptr(), scales=scales.data_ptr(),
+        table=table.data_ptr(), positions=positions.data_ptr(), rows=positions.numel(), groups=groups, width=width, size=size,
+        pages=row_stride(table),
+    )  # fmt: skip
+
+
+def held_int8(place: Stored, table: Tensor, positions: Tensor, size: int) -> Tensor:
+    """Read the rows at positions [1 T] from pools of codes [rows G K] and scales [rows G]. Returns [1 T G K] in the scales' dtype."""
+    (codes, scales), (groups, width) = place, place[0].shape[1:]
+    y = fresh((1, positions.numel(), groups, width), scales.dtype)
+    call(
+        "held_int8", HALF[scales.dtype], (*place, table, positions), (y,), codes=codes.data_ptr(), scales=scales.data_ptr(),
+        table=table.data_ptr(), positions=positions.data_ptr(), y=y.data_ptr(), rows=positions.numel(), groups=groups, width=width,
+        size=size, pages=row_stride(table),
+    )  # fmt: skip
+    return y
 
 
 def fits_convolve(x: Tensor, pool: Tensor, table: Tensor, positions: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
@@ -131,17 +175,35 @@ def around(spec: Buckets) -> Tensor:
         return bucket(-torch.arange(-spec.reach, spec.reach + 1), spec.count, spec.reach, spec.bidirectional)
 
 
+@dataclass(frozen=True)
+class Tables:
+    """The scores and the pattern [1 H T S] of one request, for `attend` to fill. start: the position of the first of S keys."""
+
+    scores: Tensor
+    pattern: Tensor
+    start: int
+
+
 def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, mask: Mask, end: int | None = None) -> bool:
-    if not (fits_mask(mask, end) and len(pools) == 2 and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
+    if not (fits_mask(mask, end) and len(pools) in (2, 4) and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
         return False
-    return numbers(table, positions) and fits(q, *pools, mask.sinks, mask.bias.table if isinstance(mask.bias, RelativeBias) else None)
+    plain = pools if len(pools) == 2 else pools[2:]
+    held = len(pools) == 2 or all(fits_held_int8(place, table) for place in zip(pools[:2], pools[2:], strict=True))
+    learned = mask.bias.table if isinstance(mask.bias, RelativeBias) else None
+    return held and numbers(table, positions) and fits(q, *plain, mask.sinks, learned)
 
 
 def attend(
-    q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, mask: Mask, end: int = 0
-) -> Tensor:
-    """Attend from q [1 T H K] at positions [1 T] to keys [rows G K] and values [rows G W] in pages, up to `end`. Returns [1 T H W]."""
-    (k, v), (_, rows, heads, key) = pools, q.shape
+    q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, mask: Mask, end: int = 0,
+    tables: Tables | None = None,
+) -> Tensor:  # fmt: skip
+    """Attend from q [1 T H K] at positions [1 T] to keys [rows G K] and values [rows G W] in pages, up to `end`. Returns [1 T H W].
+
+    pools: keys and values, in int8 followed by their scales [rows G].  tables: filled with the scores and the pattern of one request.
+    """
+    (k, v), held, (_, rows, heads, key) = pools[:2], pools[2:], q.shape
+    scales = {"k_scales": held[0].data_ptr(), "v_scales": held[1].data_ptr()} if held else {"k_scales": 0, "v_scales": 0}
+    kept = () if tables is None else (tables.scores, tables.pattern)
     groups, value = v.shape[1:]
     z = fresh((1, rows, heads, value), q.dtype)
     band, bias = mask.allowed, mask.bias
@@ -149,9 +211,11 @@ def attend(
     slopes, spec = (bias.slopes, bias.spec) if isinstance(bias, AlibiBias) else (None, UNTURNED)
     learned, buckets = (bias.table, around(bias.spec)) if isinstance(bias, RelativeBias) else (None, None)
     reach = 0 if buckets is None else buckets.shape[0] // 2
-    reads = tuple(t for t in (q, k, v, table, positions, mask.sinks, slopes, learned, buckets) if t is not None)
+    reads = tuple(t for t in (q, *pools, table, positions, mask.sinks, slopes, learned, buckets) if t is not None)
     call(
-        "attend", HALF[q.dtype], reads, (z,), q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), table=table.data_ptr(),
+        "attend_int8" if held else "attend", HALF[q.dtype], reads, (z, *kept), q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), **scales,
+        scores=0 if tables is None else tables.scores.data_ptr(), pattern=0 if tables is None else tables.pattern.data_ptr(),
+        start=0 if tables is None else tables.start, columns=0 if tables is None else tables.scores.shape[-1], table=table.data_ptr(),
         positions=positions.data_ptr(), z=z.data_ptr(), sinks=address(mask.sinks), slopes=address(slopes), learned=address(learned),
         buckets=0 if buckets is None else buckets[reach:].data_ptr(), rows=rows, heads=heads, groups=groups, key=key, value=value,
         size=size, pages=row_stride(table), window=band.window or 0, chunk=band.chunk or 0,

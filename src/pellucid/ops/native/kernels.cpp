@@ -15,11 +15,12 @@
 #endif
 
 // Every kernel by its name in Python, and its functions: KERNEL(name, functions for float, functions for bf16). ONE has no dtype, BOTH is
-// a template over it, OF a template under another name, WIDE writes float, BITS is for weights in blocks. Each f has an f_pieces.
+// a template over it, OF a template under another name, WIDE writes float, BITS is for weights in blocks, HELD for keys and values in int8. Each f has an f_pieces.
 #define ONE(name) KERNEL(name, (name##_pieces, name), (name##_pieces, name))
 #define BOTH(name) OF(name, name)
 #define OF(name, f) KERNEL(name, (f##_pieces<float>, f<float>), (f##_pieces<u16>, f<u16>))
 #define WIDE(name, f) KERNEL(name, (f##_pieces<float>, f<float>), (f##_pieces<u16, float>, f<u16, float>))
+#define HELD(name, f) KERNEL(name, (f##_pieces<float, i8>, f<float, i8>), (f##_pieces<u16, i8>, f<u16, i8>))
 #define BITS(name, f, bits) KERNEL(name, (f##_pieces<bits, float>, f<bits, float>), (f##_pieces<bits, u16>, f<bits, u16>))
 #define OF_A_STEP \
   BOTH(linear) BOTH(embedding) BOTH(norm) BOTH(add) BOTH(gate) BOTH(angles) BOTH(rotate) OF(store, store_rows) BOTH(attend) BOTH(argmax) ONE(stream) \
@@ -30,7 +31,8 @@
 #define KERNELS OF_A_STEP
 #else
 #define KERNELS \
-  OF_A_STEP BOTH(pack) BOTH(many) WIDE(many_wide, many) ONE(cool) ONE(indices_between) BOTH(runs) ONE(draw)
+  OF_A_STEP BOTH(pack) BOTH(many) WIDE(many_wide, many) ONE(cool) ONE(indices_between) BOTH(runs) ONE(draw) \
+  BOTH(store_int8) BOTH(held_int8) HELD(attend_int8, attend)
 #endif
 
 #define UNWRAP(...) __VA_ARGS__

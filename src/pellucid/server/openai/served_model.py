@@ -51,6 +51,7 @@ class ServedModel:
         base: str | None = None,
         speculate: bool = False,
         draft: Model | None = None,
+        kv: str | None = None,
     ) -> None:
         self.name, self.model, self.created, self.parent = name, model, int(time.time()), base
         self.counters, self.speculate = ModelCounters.of(name), speculate
@@ -68,7 +69,8 @@ class ServedModel:
         if not isinstance(model.module, Encoder):
             limits = SchedulerLimits(waiting=waiting)
             proposes = draft_for(model, draft) if speculate else None
-            engine = Engine.of(model.module, tokens or max(TOKENS, self.longest), limits, deterministic=deterministic, draft=proposes)
+            size = tokens or max(TOKENS, self.longest)
+            engine = Engine.of(model.module, size, limits, deterministic=deterministic, draft=proposes, kv=kv)
             self.longest = min(self.longest, engine.capacity)
             self.thread = EngineThread(engine, self.deliver, self.report, self.observe)
         self.embedder = Embedder(model, pooling_of(folder)) if isinstance(model.module, Encoder) else None
