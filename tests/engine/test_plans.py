@@ -201,7 +201,8 @@ def test_a_watched_step_of_a_batch_gives_the_same() -> None:
     assert torch.equal(watched, free.step(feed))
     patterns = seen.all("layers.1.attn.pattern")
     assert [(s.request, s.shape[-1]) for s in patterns] == [("c", 22), ("a", 10), ("d", 7)]
-    assert all(s.source == "recomputed" and s.error is not None and s.error < 0.05 for s in patterns)
+    assert all(s.source == "executed" and s.error is None for s in patterns)  # the kernel's own, not the reference's beside it
+    assert all(torch.allclose(s.value.float().sum(-1), torch.ones(()), atol=0.02) for s in patterns)
     assert torch.equal(made.step(feed), free.step(feed))
 
 

@@ -1,11 +1,12 @@
 """Attention: softmax(q·k / √K + the mask's biases) · v, each request against its own cache.
 
 The reference makes every table and taps it. The twins give the same z without the table of scores: torch's fused kernel, and one pass
-over the pages in place. Only this op chooses between them; while a watch reads the tables, the reference runs beside the twin.
+over the pages in place. Only this op chooses between them. While a watch keeps the tables, the native kernel writes them as it goes;
+beside any other twin the reference runs.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from pellucid.ops.kinds import Operands, OpKind, cut, plain, scaling
 from pellucid.ops.precision import wide
 from pellucid.watching.meta import META
 from pellucid.watching.recomputing import gap, recomputing
-from pellucid.watching.tap import as_reference, deferred, in_segment, inside, note, tap, visit_segments
+from pellucid.watching.tap import as_reference, deferred, here, in_segment, inside, note, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
 
 
@@ -145,8 +146,10 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
     paged = segment.paged
     if paged is None and segment.contiguous and not segment.memory and q.shape[1] <= native.most(0):
         paged = one_page(segment)
+    tables = None
     if paged is not None and native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
-        z = native.attend(q, paged.pools, paged.table, segment.q_at, paged.size, scale, mask, paged.end)
+        tables = empty_tables(q, paged) if mode == "beside" else None
+        z = native.attend(q, paged.pools, paged.table, segment.q_at, paged.size, scale, mask, paged.end, tables)
     elif segment.memory and native.fits_cross_attend(q, segment.memory, mask):
         z = native.cross_attend(q, segment.memory, torch.tensor([native.kv_address(segment.memory)]).expand(q.shape[1], -1), scale)
     elif mask.cap is not None or mask.fill is not None:
@@ -156,15 +159,50 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
     else:
         k, v = segment.read()
         z = attend_sdpa(q, k, v, segment, mask, scale)
-    if mode is not None:
+    if tables is not None:
+        tap_tables(tables, q, segment, mask, scale, named)
+    elif mode is not None:
         shown(mode, q, z, segment, mask, scale, named)
     return z
 
 
+def empty_tables(q: Tensor, paged: Paged) -> native.Tables:
+    """Return tables [1 H T S] for the kernel to fill."""
+    shape = 1, q.shape[2], q.shape[1], paged.end - paged.start
+    return native.Tables(q.new_empty(shape), q.new_empty(shape), paged.start)
+
+
+def again(q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float) -> native.Tables | None:
+    """Run one request of a batch through the native kernel once more, for its tables. None unless that gives z's bits."""
+    paged = segment.paged
+    if paged is None or not native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
+        return None
+    if int(segment.q_at[0, -1]) + 1 != paged.end:  # rows of another step: the kernel would write beyond the tables
+        return None
+    tables = empty_tables(q, paged)
+    same = native.attend(q, paged.pools, paged.table, segment.q_at, paged.size, scale, mask, paged.end, tables)
+    return tables if torch.equal(same, z) else None
+
+
+def tap_tables(tables: native.Tables, q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
+    """Note and tap the tables that the kernel has written. A cell's terms read the keys that were stored when it ran."""
+    k = segment.read()[0] if any(w.terms for w in here.watches) else q
+    rules = cache(lambda: mask.materialize(segment.q_at, segment.k_at))
+    scores = tap_scores(tables.scores, named, mask, scale, q.shape[3], score_terms(q, k, mask, scale, lambda: rules()[1]))
+
+    def hidden() -> tuple[Tensor, Tensor]:
+        allowed = rules()[0]
+        return allowed, mask.present(segment.q_at, segment.k_at, allowed)
+
+    tap_pattern(tables.pattern, scores, mask, share_terms(scores, mask, hidden))
+
+
 def shown(mode: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
-    """Tap the tables beside a kernel's z: their values if mode is "read", otherwise their shapes, with the values computed on demand."""
+    """Tap the tables beside a kernel's z: their values if mode is "beside", otherwise their shapes, with the values computed on demand."""
     reference = partial(attend_reference, q, segment, mask, scale, named)
-    if mode == "beside":
+    if mode == "beside" and (tables := again(q, z, segment, mask, scale)) is not None:
+        tap_tables(tables, q, segment, mask, scale, named)
+    elif mode == "beside":
         with recomputing(z) as compare:
             compare(reference())
     else:
@@ -186,17 +224,10 @@ def attend_reference(
     groups = k.shape[2]
     split = q.unflatten(2, (groups, -1))
     allowed, bias = mask.materialize(segment.q_at, segment.k_at)
-    raw = torch.einsum("btgrk,bsgk->bgrts", split * scale, k).flatten(1, 2)
-    scores = raw if mask.cap is None else mask.cap * torch.tanh(raw / mask.cap)
+    scores = torch.einsum("btgrk,bsgk->bgrts", split * scale, k).flatten(1, 2)
+    scores = scores if mask.cap is None else mask.cap * torch.tanh(scores / mask.cap)
     scores = scores if bias is None else scores + bias.to(scores.dtype)
-
-    def score_terms(i: Index) -> Terms:
-        b, h, t, s = i
-        key = k[b, s, h // (q.shape[2] // groups)]
-        summands = Terms(q=q[b, t, h], k=key, **({} if scale == 1 else {"scale": scale})) if mask.cap is None else bounded(raw[i], mask.cap)
-        return summands.plus(distance=None if bias is None else bias.expand_as(scores)[i])
-
-    scores = tap_scores(scores, named, mask, scale, q.shape[3], score_terms)
+    scores = tap_scores(scores, named, mask, scale, q.shape[3], score_terms(q, k, mask, scale, lambda: bias))
     present = mask.present(segment.q_at, segment.k_at, allowed)
     w = mask.hide(scores, allowed, present)
     sink = None if mask.sinks is None else mask.sinks.to(w.dtype)[:, None, None]
@@ -204,13 +235,34 @@ def attend_reference(
     pattern = w.softmax(-1, dtype=wide(w.dtype)).to(q.dtype)[..., : k.shape[1]]
     if not (segment.contiguous and mask is causal):  # of a contiguous causal segment every row sees itself
         pattern = pattern.masked_fill(~present.any(-1, keepdim=True), 0.0)
-
-    def pattern_cell(i: Index) -> Terms:
-        row = mask.hide(*(table.expand_as(scores)[i[:-1]] for table in (scores, allowed, present))).double()
-        return part_of_row(row if sink is None else torch.cat([row, sink[i[1]].double().reshape(1)]), i[-1])
-
-    pattern = tap_pattern(pattern, scores, mask, pattern_cell)
+    pattern = tap_pattern(pattern, scores, mask, share_terms(scores, mask, lambda: (allowed, present)))
     return torch.einsum("bgrts,bsgw->btgrw", pattern.unflatten(1, (groups, -1)), v).flatten(2, 3)
+
+
+def score_terms(q: Tensor, k: Tensor, mask: Mask, scale: float, bias: Callable[[], Tensor | None]) -> Callable[[Index], Terms]:
+    """Return a function from a cell of the scores [B H T S] to its terms. bias: makes the mask's biases."""
+
+    def terms(i: Index) -> Terms:
+        b, h, t, s = i
+        query, key, own = q[b, t, h], k[b, s, h // (q.shape[2] // k.shape[2])], bias()
+        if mask.cap is None:
+            summands = Terms(q=query, k=key, **({} if scale == 1 else {"scale": scale}))
+        else:
+            summands = bounded(query.double() @ key.double() * scale, mask.cap)
+        full = k.shape[0], q.shape[2], q.shape[1], k.shape[1]
+        return summands.plus(distance=None if own is None else own.detach().expand(full)[i])
+
+    return terms
+
+
+def share_terms(scores: Tensor, mask: Mask, rules: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[Index], Terms]:
+    """Return a function from a cell of the pattern [B H T S] to its terms. rules: makes the mask's tables, allowed and present."""
+
+    def terms(i: Index) -> Terms:
+        row = mask.hide(*(table.expand_as(scores)[i[:-1]] for table in (scores, *rules()))).double()
+        return part_of_row(row if mask.sinks is None else torch.cat([row, mask.sinks[i[1]].double().reshape(1)]), i[-1])
+
+    return terms
 
 
 def tap_scores(
