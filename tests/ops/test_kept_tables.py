@@ -12,7 +12,7 @@ from pellucid.batch.kv_cache import KVCache, Segment
 from pellucid.batch.mask import Mask, bidirectional, prefix
 from pellucid.ops import native
 from test_held import in_int8
-from test_native import DTYPES, near, paged
+from test_native import DTYPES, near, paged, rand
 from test_native_rows import kernels, masks
 
 reference = ops.attend.__globals__["attend_reference"]
@@ -106,3 +106,18 @@ def test_a_batch_is_shown_by_the_kernel_only_where_its_bits_are_the_same(rows: i
     z, again = ops.attend(q, KVCache([segment]), mask, 0.4), ops.attend.__globals__["again"]
     assert again(q, z, segment, mask, 0.4) is not None
     assert again(q, z.nextafter(z + 1), segment, mask, 0.4) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_a_softmax_in_its_own_memory_has_the_same_bits(dtype: torch.dtype) -> None:
+    """It is taken there only without gradients and in a wide dtype, and a row of hidden keys is NaN in both."""
+    own = ops.attend.__globals__["softmax_of_own"]
+    for columns in (1, 7, 64, 301):
+        table = rand(1, 3, 9, columns, dtype=dtype, scale=4).masked_fill(torch.ones(9, columns).tril().bool().logical_not(), float("-inf"))
+        table[0, 0, 0] = float("-inf")
+        want, w = table.softmax(-1, dtype=torch.promote_types(dtype, torch.float32)), table.clone()
+        got = own(w)
+        assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.nan_to_num(7), want.nan_to_num(7))
+        assert (got.data_ptr() == w.data_ptr()) == (dtype is not torch.bfloat16)
+        leaf = table.clone().requires_grad_()
+        assert own(leaf).data_ptr() != leaf.data_ptr()

@@ -232,11 +232,18 @@ def attend_reference(
     w = mask.hide(scores, allowed, present)
     sink = None if mask.sinks is None else mask.sinks.to(w.dtype)[:, None, None]
     w = w if sink is None else torch.cat([w, sink.expand(*w.shape[:-1], 1)], -1)
-    pattern = w.softmax(-1, dtype=wide(w.dtype)).to(q.dtype)[..., : k.shape[1]]
+    pattern = softmax_of_own(w).to(q.dtype)[..., : k.shape[1]]
     if not (segment.contiguous and mask is causal):  # of a contiguous causal segment every row sees itself
         pattern = pattern.masked_fill(~present.any(-1, keepdim=True), 0.0)
     pattern = tap_pattern(pattern, scores, mask, share_terms(scores, mask, lambda: (allowed, present)))
     return torch.einsum("bgrts,bsgw->btgrw", pattern.unflatten(1, (groups, -1)), v).flatten(2, 3)
+
+
+def softmax_of_own(w: Tensor) -> Tensor:
+    """Return the softmax of a table that nothing else reads: in its own memory on a CPU, since a new one costs as much as its numbers."""
+    if w.is_cpu and w.dtype is wide(w.dtype) and not (torch.is_grad_enabled() and w.requires_grad):
+        return torch.softmax(w, -1, out=w)
+    return w.softmax(-1, dtype=wide(w.dtype))
 
 
 def score_terms(q: Tensor, k: Tensor, mask: Mask, scale: float, bias: Callable[[], Tensor | None]) -> Callable[[Index], Terms]:
