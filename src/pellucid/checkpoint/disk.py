@@ -8,12 +8,17 @@ import secrets
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
+
+import torch
 
 from pellucid.errors import CheckpointError, PellucidError
 
 MOST_PER_READ = 1 << 30  # Linux returns at most 2,147,479,552 bytes for one read, so every read is a loop
+PIECE = 4 << 20  # bytes: the least that is worth a thread
 
 ErrorType = type[PellucidError]
 Stamp = tuple[int, int, int, int]  # device, inode, size, time of the last change in ns
@@ -44,11 +49,27 @@ def regular(path: Path, error: ErrorType = CheckpointError) -> Iterator[int]:
 
 
 def read_at(fd: int, view: memoryview, offset: int, path: Path, error: ErrorType = CheckpointError) -> None:
-    """Fill all of `view` (bytes) from the file at `offset`, or raise an error with the place."""
-    done = 0
-    while done < len(view):
+    """Fill all of `view` (bytes) from the file at `offset`, or raise an error with the first place that is wrong.
+
+    Many bytes are read by torch's number of threads at once: copying them from the page cache, into memory that is new, takes a core.
+    """
+    threads = min(torch.get_num_threads(), len(view) // PIECE) if hasattr(os, "preadv") else 1
+    if threads < 2:
+        read_part(fd, view, 0, len(view), offset, path, error)
+        return
+    edges = [len(view) * i // threads for i in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        reads = [pool.submit(read_part, fd, view, a, b, offset, path, error) for a, b in pairwise(edges)]
+    for read in reads:
+        read.result()
+
+
+def read_part(fd: int, view: memoryview, begin: int, end: int, offset: int, path: Path, error: ErrorType) -> None:
+    """Fill view[begin:end] from the file, whose byte at `offset` belongs at view[0], or raise an error with the place."""
+    done = begin
+    while done < end:
         try:
-            part = view[done : done + MOST_PER_READ]
+            part = view[done : min(end, done + MOST_PER_READ)]
             if hasattr(os, "preadv"):
                 got = os.preadv(fd, [part], offset + done)
             else:
