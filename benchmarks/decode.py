@@ -2,6 +2,7 @@
 
     python benchmarks/decode.py [--shape gpt2 qwen2 qwen3_5] [--held bfloat16 float32 int8 int4] [--pairs 5] [--threads 2] [--new 128]
     python benchmarks/decode.py --outside       # only what a token takes outside the kernels, in single steps and in bursts; a minute
+    python benchmarks/decode.py --busy          # only steps beside a busy process for each thread, on all threads and on those chosen
     python benchmarks/decode.py --kv 4096       # only steps after that many tokens, keys and values in int8 beside plain ones, in pairs
 
 Random weights, the same numbers for all; 32 tokens in, greedy; then prompts of 512. The bound comes first: bytes that a token must move
@@ -15,6 +16,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -190,6 +192,44 @@ def in_two_formats(shape: Any, held: WeightFormat, context: int, new: int, pairs
     }
 
 
+def among_others(shape: Any, held: WeightFormat, threads: int, new: int, pairs: int) -> dict[str, Any]:
+    """Seconds of a token alone, and with a busy process for each thread: on all threads, and on as many as the engine chooses, in pairs.
+
+    A fair share of the processors would take twice the time of the token alone.
+    """
+    model = held.packed(shape.ours(shape.theirs(held.dtype), held.dtype))
+    ids = torch.randint(0, shape.vocab, (PROMPT,), generator=torch.Generator().manual_seed(7)).tolist()
+    engine, chosen = Engine.of(model, PROMPT + new, prefix_cache=False), list[int]()
+    choice = cast(Forward, engine.run).threads
+    turn, number = our_turn(engine, ids, new), choice.number
+    turn()
+
+    def seconds(all_of_them: bool) -> float:
+        choice.number = (lambda rows: threads) if all_of_them else number  # type: ignore[method-assign]
+        took = turn()[2] / (new - 1)
+        chosen.append(number(0))
+        return took
+
+    alone = [seconds(True) for _ in range(pairs)]
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(threads)]
+    try:
+        seconds(False)  # the engine looks about
+        each = [(seconds(True), seconds(False)) for _ in range(pairs)]
+    finally:
+        for other in others:
+            other.kill()
+    return {
+        "shape": shape.name,
+        "held": held.name,
+        "alone": alone,
+        "all_threads": [a for a, _ in each],
+        "chosen_threads": [b for _, b in each],
+        "numbers": chosen[pairs:],
+        "over_a_fair_share": statistics.median(b for _, b in each) / (2 * statistics.median(alone)),
+        "chosen_over_all": statistics.median(b / a for a, b in each),
+    }
+
+
 def machine(threads: int) -> dict[str, Any]:
     """Where this ran, and with what."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__}
@@ -232,6 +272,7 @@ def main() -> None:
     ask.add_argument("--shape", nargs="+", default=[*SHAPES], choices=SHAPES)
     ask.add_argument("--held", nargs="+", default=[*GGUF], choices=GGUF)
     ask.add_argument("--outside", action="store_true")
+    ask.add_argument("--busy", action="store_true")
     ask.add_argument("--kv", type=int, metavar="CONTEXT")
     ask.add_argument("--out", type=Path, default=HERE / "results")
     a = ask.parse_args()
@@ -244,6 +285,9 @@ def main() -> None:
                 result = outside_alone(SHAPES[shape], WeightFormat(name), a.new)
                 print(shape, name)
                 told_outside(result["seconds_outside_kernels"])
+            elif a.busy:
+                result = among_others(SHAPES[shape], WeightFormat(name), a.threads, a.new, a.pairs)
+                print(shape, name, f"{result['over_a_fair_share']:.2f} of a fair share's time, threads {result['numbers']}", flush=True)
             elif a.kv is not None:
                 result = in_two_formats(SHAPES[shape], WeightFormat(name), a.kv, a.new, a.pairs)
                 print(shape, name, f"int8 over plain {result['int8_over_plain']:.2f}", result["bytes_a_row"], flush=True)

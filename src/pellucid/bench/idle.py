@@ -8,8 +8,10 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pellucid.bench.machine_limits import MachineLimits
+if TYPE_CHECKING:
+    from pellucid.bench.machine_limits import MachineLimits
 
 TABLE = Path("/proc/stat")
 MOST = 0.1  # of the processors, taken by others
@@ -45,7 +47,7 @@ class Watchman:
         busy, total = (b - a for a, b in zip(self.began, now, strict=True))
         return min(1.0, max(0.0, busy - own) / total)
 
-    def verdict(self, limits: MachineLimits) -> Idle:
+    def verdict(self, limits: "MachineLimits") -> Idle:
         """Return the verdict on a measurement that ends now."""
         return Idle(self.others(), min(r.median / r.best for r in (*limits.read.values(), *limits.product.values())))
 

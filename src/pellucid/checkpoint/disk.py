@@ -13,8 +13,6 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
-import torch
-
 from pellucid.errors import CheckpointError, PellucidError
 
 MOST_PER_READ = 1 << 30  # Linux returns at most 2,147,479,552 bytes for one read, so every read is a loop
@@ -53,7 +51,11 @@ def read_at(fd: int, view: memoryview, offset: int, path: Path, error: ErrorType
 
     Many bytes are read by torch's number of threads at once: copying them from the page cache, into memory that is new, takes a core.
     """
-    threads = min(torch.get_num_threads(), len(view) // PIECE) if hasattr(os, "preadv") else 1
+    threads = 1
+    if len(view) >= 2 * PIECE and hasattr(os, "preadv"):
+        import torch  # here, since a tokenizer is read without it
+
+        threads = min(torch.get_num_threads(), len(view) // PIECE)
     if threads < 2:
         read_part(fd, view, 0, len(view), offset, path, error)
         return

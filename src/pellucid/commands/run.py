@@ -20,6 +20,7 @@ from pellucid.messages import say
 
 if TYPE_CHECKING:
     from pellucid.api.model import Model
+    from pellucid.engine.thread_choice import ThreadChoice
     from pellucid.ops.sampling.settings import Sampling
     from pellucid.tokenizer.pieces import Stream
 
@@ -193,6 +194,8 @@ def answer(
         rate = f"{(len(got) - 1) / (clock[-1] - clock[1]):.3g}" if len(got) > 1 else "-"
         if speculate:
             screen.note(say("run.speculated", count=same_step, proposed=proposed, new=len(got)))
+        for choice in threads_of(model):
+            screen.note(say("run.threads", threads=choice.number(0), most=choice.most, share=f"{choice.share:.0%}"))
         screen.note(say("run.speed", tokens=len(ids), first=f"{clock[1] - clock[0]:.2f}", new=len(got), rate=rate))
     stopped = out.stop is not None or (bool(got) and got[-1] in stops)
     if new is not None and stopped and len(got) < new:
@@ -204,6 +207,15 @@ def answer(
         "schema": SCHEMA, "model": model.name, "prompt": text_given, "ids": ids, "new": got, "text": out.shown, "stopped": stopped,
         "stop": out.stop, "interrupted": interrupted, "sampling": settings, "date": None, "template_seed": None,
     }  # fmt: skip
+
+
+def threads_of(model: "Model") -> "list[ThreadChoice]":
+    """Return the choice of threads that the last text ran with, if other processes were seen to take processors."""
+    from pellucid.engine.forward import Forward
+    from pellucid.engine.thread_choice import BUSY
+
+    forwards = [engine.run for engine in model.engines[-1:] if isinstance(engine.run, Forward)]
+    return [forward.threads for forward in forwards if forward.threads.share > BUSY]
 
 
 def stream(model: "Model", until: list[str]) -> "Stream":

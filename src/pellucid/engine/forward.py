@@ -14,8 +14,10 @@ from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.engine.plans import Plans
 from pellucid.engine.requests import Sequence
+from pellucid.engine.thread_choice import ThreadChoice
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import native
+from pellucid.watching.tap import here
 from pellucid.watching.watch import watch
 
 
@@ -33,10 +35,16 @@ class Forward:
         self.module, self.pages, self.all_logits = module, pages, all_logits
         self.kernels = native.any_rows if deterministic else nullcontext
         self.plans = Plans(module, pages)
+        self.threads = ThreadChoice()
 
     def __call__(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
-        with torch.no_grad(), self.kernels():
-            return self.rows(chunks)
+        alike = 0 if here.watches or not all(s.pending == 1 and s.written for s in chunks) else sum(chunks.values())
+        threads = self.threads.number(alike if alike and self.plans.ready(alike) else 0)
+        began = self.threads.clock()
+        with torch.no_grad(), self.kernels(), native.on_threads(threads):
+            out = self.rows(chunks)
+        self.threads.took(threads, (self.threads.clock() - began) / (1 + len(self.plans.drawn[0] if self.plans.drawn else ())))
+        return out
 
     def rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
         """Compute the logits, by a plan if every sequence decodes, otherwise by the model's forward."""

@@ -25,7 +25,7 @@ from pellucid.ops.native.attention import (
     store_int8,
 )
 from pellucid.ops.native.drawing import Draw, cooled, draw_list, fits_row, indices_between
-from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off
+from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off, on_threads
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
 from pellucid.ops.native.quantised import (
     embedding_blocks,
@@ -154,6 +154,7 @@ __all__ = [
     "norm",
     "numbers",
     "off",
+    "on_threads",
     "record",
     "rotate",
     "scale_by_position",

@@ -11,7 +11,7 @@ import ctypes
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from struct import Struct
@@ -62,6 +62,7 @@ class ThreadSettings(threading.local):
     off: bool = False
     any_rows: bool = False
     recording: Recorder | None = None
+    threads: int | None = None  # None: torch's number
 
 
 here = ThreadSettings()
@@ -198,11 +199,23 @@ def constant() -> AbstractContextManager[None]:
     return nullcontext() if here.recording is None else here.recording.paused()
 
 
-threads: Callable[[], int] = torch.get_num_threads
+def threads() -> int:
+    """Return the number of threads that a call of this thread runs on."""
+    return here.threads or torch.get_num_threads()
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Run the kernels called inside, in this thread, on `count` threads. Their results do not depend on it."""
+    outer, here.threads = here.threads, count
+    try:
+        yield
+    finally:
+        here.threads = outer
 
 
 def call(name: str, half: int, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], /, **words: float) -> None:
-    """Run one kernel now, with torch's number of threads, and add the call to an open recording.
+    """Run one kernel now, on `threads()` threads, and add the call to an open recording.
 
     half: 0 for float32, 1 for bfloat16.  reads, writes: the tensors behind its pointers.  words: the struct's fields by name.
     """
