@@ -96,9 +96,9 @@ def test_a_weight_opens_as_a_tile(tab: Tab) -> None:
 
 
 def test_a_recomputed_tile_has_its_largest_difference(tab: Tab, runs: dict[str, Trace]) -> None:
-    seen = runs["pellucid/capitals"]["layers.0.attn.pattern"]
+    seen = runs["pellucid/capitals-deepseek"]["layers.0.attn.pattern"]  # MLA's kernel makes no keys
     assert seen.source == "recomputed" and seen.error is not None
-    tab.go(prompt=PROMPT, tensor="layers.0.attn.pattern")
+    tab.go(model="pellucid/capitals-deepseek", prompt=PROMPT, tensor="layers.0.attn.pattern")
     from pellucid.documents.number import number
 
     sentence = phrases("en")["page.recomputed"].format(error=number(seen.error))

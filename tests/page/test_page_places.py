@@ -98,7 +98,7 @@ def test_enter_on_a_card_takes_the_focus_into_its_tile(tab: Tab) -> None:
 
 
 def test_a_card_describes_its_axes_and_its_source_in_words(tab: Tab) -> None:
-    tab.go(prompt=PROMPT)
+    tab.go(model="pellucid/capitals-deepseek", prompt=PROMPT)
     description = tab.page.get_attribute("[data-path='layers.0.attn.pattern']", "aria-description") or ""
     assert (
         MESSAGES["axis.H"] in description and MESSAGES["axis.S"] in description and MESSAGES["page.recomputed"].split("{")[0] in description

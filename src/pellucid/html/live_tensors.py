@@ -70,6 +70,8 @@ def alike(model: Model, plan: WrittenPlan) -> dict[str, Any]:
         t = opened(model, path, [(at, own[path]) for at, own in first], [(at, own[path]) for at, own in later if path in own])
         if not (path in taps or computed(t)):
             raise UseError("live.tensor", model=model.name, path=path, op=t["op"] or "-")
+        if path not in taps and t["op"] != "last row":  # by the page's script, beside the kernel
+            t["source"] = "recomputed"
         summed = t["op"] in TERMS and t["settings"].get("act", "silu") in ACTS
         tensors.append(t | {"terms": summed, "labels": {name: label[path](name) for name in TERMS.get(t["op"], ())}})
     return {"run": common, "tensors": tensors}

@@ -143,9 +143,7 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
     if mode == "reference":
         with as_reference():
             return attend_reference(q, segment, mask, scale, named)
-    paged = segment.paged
-    if paged is None and segment.contiguous and not segment.memory and q.shape[1] <= native.most(0):
-        paged = one_page(segment)
+    paged = segment.paged or (one_page(segment) if alone(q, segment) else None)
     tables = None
     if paged is not None and native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
         tables = empty_tables(q, paged) if mode == "beside" else None
@@ -174,7 +172,7 @@ def empty_tables(q: Tensor, paged: Paged) -> native.Tables:
 
 def again(q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float) -> native.Tables | None:
     """Run one request of a batch through the native kernel once more, for its tables. None unless that gives z's bits."""
-    paged = segment.paged
+    paged = segment.paged or (one_page(segment) if alone(q, segment) else None)
     if paged is None or not native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
         return None
     if int(segment.q_at[0, -1]) + 1 != paged.end:  # rows of another step: the kernel would write beyond the tables
@@ -184,30 +182,31 @@ def again(q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float) -> n
     return tables if torch.equal(same, z) else None
 
 
-def tap_tables(tables: native.Tables, q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
-    """Note and tap the tables that the kernel has written. A cell's terms read the keys that were stored when it ran."""
-    k = segment.read()[0] if any(w.terms for w in here.watches) else q
-    rules = cache(lambda: mask.materialize(segment.q_at, segment.k_at))
-    scores = tap_scores(tables.scores, named, mask, scale, q.shape[3], score_terms(q, k, mask, scale, lambda: rules()[1]))
-
-    def hidden() -> tuple[Tensor, Tensor]:
-        allowed = rules()[0]
-        return allowed, mask.present(segment.q_at, segment.k_at, allowed)
-
-    tap_pattern(tables.pattern, scores, mask, share_terms(scores, mask, hidden))
-
-
 def shown(mode: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
     """Tap the tables beside a kernel's z: their values if mode is "beside", otherwise their shapes, with the values computed on demand."""
     reference = partial(attend_reference, q, segment, mask, scale, named)
+
+    def late() -> float | None:
+        if (tables := again(q, z, segment, mask, scale)) is None:
+            return gap(reference(), z)
+        tap_tables(tables, q, segment, mask, scale, named)
+        return None
+
     if mode == "beside" and (tables := again(q, z, segment, mask, scale)) is not None:
         tap_tables(tables, q, segment, mask, scale, named)
     elif mode == "beside":
         with recomputing(z) as compare:
             compare(reference())
     else:
-        with deferred(lambda: gap(reference(), z)):
+        paged = segment.paged or (one_page(segment) if alone(q, segment) else None)
+        native_fits = paged is not None and native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end)
+        with deferred(late, native_fits):
             outline(q, segment, mask, scale, q.shape[3], named)
+
+
+def alone(q: Tensor, segment: Segment) -> bool:
+    """True if the native kernel may read a segment without pages as one page: where any number of rows is its own."""
+    return segment.contiguous and not segment.memory and q.shape[1] <= native.most(0)
 
 
 def one_page(segment: Segment) -> Paged | None:
@@ -296,6 +295,19 @@ def outline(q: Tensor, segment: Segment, mask: Mask, scale: float, width: int, n
     """Tap the reference's tables on meta: shapes without values."""
     table = q.new_empty((q.shape[0], q.shape[2], q.shape[1], stored_rows(segment)), device=META)
     tap_pattern(torch.empty_like(table), tap_scores(table, named, mask, scale, width), mask)
+
+
+def tap_tables(tables: native.Tables, q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
+    """Note and tap the tables that the kernel has written. A cell's terms read the keys that were stored when it ran."""
+    k = segment.read()[0] if any(w.terms for w in here.watches) else q
+    rules = cache(lambda: mask.materialize(segment.q_at, segment.k_at))
+    scores = tap_scores(tables.scores, named, mask, scale, q.shape[3], score_terms(q, k, mask, scale, lambda: rules()[1]))
+
+    def hidden() -> tuple[Tensor, Tensor]:
+        allowed = rules()[0]
+        return allowed, mask.present(segment.q_at, segment.k_at, allowed)
+
+    tap_pattern(tables.pattern, scores, mask, share_terms(scores, mask, hidden))
 
 
 def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, segment: Segment, mask: Mask, scale: float) -> Tensor:

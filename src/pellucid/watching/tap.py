@@ -333,9 +333,13 @@ class DeferredReference:
 
 
 @contextmanager
-def deferred(run: Callable[[], float | None]) -> Iterator[None]:
-    """Record taps within the block, on meta, as shapes alone. `run` computes their values when a record's `later` is called."""
-    outer, here.reference, here.recomputed = (here.reference, here.recomputed), DeferredReference(run, here.calls[-1]), []
+def deferred(run: Callable[[], float | None], executed: bool = False) -> Iterator[None]:
+    """Record taps within the block, on meta, as shapes alone. `run` computes their values when a record's `later` is called.
+
+    executed: it is the kernel that computes them, not a reference beside it.
+    """
+    outer, here.reference = (here.reference, here.recomputed), DeferredReference(run, here.calls[-1])
+    here.recomputed = None if executed else []
     try:
         with torch.no_grad():
             yield

@@ -116,7 +116,7 @@ export function matched(column: readonly (number | null)[], stretches: readonly 
   for (let p = 0; p < column.length;) {
     let best = { length: 0, from: 0, of: undefined as Stretch | undefined };
     for (const s of stretches) {
-      const near = s.of.source === "recomputed" ? (NEAR[s.of.dtype] ?? 0) : 0;
+      const near = s.of.source === "recomputed" || s.of.result === "shares" ? (NEAR[s.of.dtype] ?? 0) : 0; // a kernel's shares are in float32, a sum's in float64
       for (let from = 0; from < s.values.length && best.length < column.length - p; from++) {
         let length = 0;
         while (p + length < column.length && from + length < s.values.length && equal(s.values[from + length], column[p + length], near)) length++;
