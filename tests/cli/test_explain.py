@@ -228,10 +228,10 @@ def test_blocks_of_another_make_are_not_folded() -> None:
 def test_recomputed_values_say_so(explained: RunView, specimen: Model) -> None:
     """Beside torch's kernel scores are recomputed, and say how far; our own kernel writes them itself."""
     with native.off():
-        beside = explain(specimen, PROMPT, 1)
-    seen = beside.trace.all("layers.0.attn.scores")[0]
+        by_torch = explain(specimen, PROMPT, 1)
+    seen = by_torch.trace.all("layers.0.attn.scores")[0]
     assert seen.source == "recomputed" and seen.error is not None
-    assert f"≈{number.number(seen.error)}" in plain(beside, width=160)
+    assert f"≈{number.number(seen.error)}" in plain(by_torch, width=160)
     assert ("≈" in plain(explained, width=160)) != native.available()
     reference = explain(specimen, PROMPT, 1, inside="reference")
     assert "[reference]" in plain(reference, width=160) and "≈" not in plain(reference, width=160)

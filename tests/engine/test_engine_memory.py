@@ -137,10 +137,10 @@ def test_bytes_in_int8_are_those_counted(name: str, dtype: str) -> None:
     """A head's row of 8 numbers takes 8 bytes and its scale; a bill without the scales, or of the dtype, is another."""
     cfg = CONFIGS[name]
     for tokens in (3, 12, 40):
-        found = measured(cfg, dtype, tokens, 1, "int8")
-        assert found == int(bill(cfg, dtype, tokens, "int8")["cache.bytes"])
+        in_int8 = measured(cfg, dtype, tokens, 1, "int8")
+        assert in_int8 == int(bill(cfg, dtype, tokens, "int8")["cache.bytes"])
         without_scales = counted(cfg, "tiny", "tiny", Setting(tokens, 1, None, dtype, "int8", dtype))
-        assert int(without_scales["cache.bytes"]) < found < int(bill(cfg, dtype, tokens)["cache.bytes"])
+        assert int(without_scales["cache.bytes"]) < in_int8 < int(bill(cfg, dtype, tokens)["cache.bytes"])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -50,9 +50,9 @@ def test_the_kernels_round_as_torch_does(dtype: torch.dtype) -> None:
         INT8.write(theirs, slots, (x,))
         (want,) = INT8.read(theirs, slots)
     assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1].nan_to_num(7.0), theirs[1].nan_to_num(7.0))
-    (held,) = INT8.read(ours, slots)
-    assert torch.equal(held.isnan(), want.isnan()) and torch.equal(held.nan_to_num(7.0), want.nan_to_num(7.0))
-    assert held[4, 0].isnan().all() and not held[4, 1].isnan().any() and held[5, 1].isnan().all()  # a NaN is not lost
+    (back,) = INT8.read(ours, slots)
+    assert torch.equal(back.isnan(), want.isnan()) and torch.equal(back.nan_to_num(7.0), want.nan_to_num(7.0))
+    assert back[4, 0].isnan().all() and not back[4, 1].isnan().any() and back[5, 1].isnan().all()  # a NaN is not lost
     assert not torch.equal(INT8.read(ours, slots.flip(0))[0].nan_to_num(7.0), want.nan_to_num(7.0))
 
 

@@ -33,10 +33,10 @@ def truth(q: Tensor, segment: Segment, mask: Mask, scale: float) -> tuple[Tensor
     return kept[0], kept[1]
 
 
-def check(mask: Mask, dtype: torch.dtype, seen: int, rows: int, held: bool = False, size: int = 3) -> native.Tables:
+def check(mask: Mask, dtype: torch.dtype, seen: int, rows: int, int8: bool = False, size: int = 3) -> native.KeptTables:
     """Compare the tables of one call with the reference's, and its z with that of a call without tables. Returns the tables."""
     q, segment = paged(dtype, seen, rows, 4, 2, 24, 9, size)
-    segment = in_int8(segment) if held else segment
+    segment = in_int8(segment) if int8 else segment
     at: Any = segment.paged
     tables = ops.attend.__globals__["empty_tables"](q, at)
     for t in (tables.scores, tables.pattern):
@@ -63,7 +63,7 @@ def test_tables_of_rows_that_see_ahead_and_of_int8(dtype: torch.dtype) -> None:
     for mask in (bidirectional, prefix(20)):
         check(mask, dtype, 33, 7)
     for name in ("causal", "all"):
-        check(masks(dtype)[name], dtype, 70, 5, held=True)
+        check(masks(dtype)[name], dtype, 70, 5, int8=True)
 
 
 @kernels

@@ -57,7 +57,7 @@ def add(app: typer.Typer) -> None:
             "window": windows[0], "stride": windows[1],
         }  # fmt: skip
         if kv is not None:
-            document["kv"] = beside(kv, each, plain)
+            document["kv"] = kv_error(kv, each, plain)
         if screen.json:
             rows = [{"id": p.id, "text": p.text, "log_probability": x} for p, x in zip(pieces, each, strict=True)]
             screen.document(document | ({"each": rows} if tokens else {}))
@@ -76,7 +76,7 @@ def add(app: typer.Typer) -> None:
             screen.text(say("score.kv", format=kv, **gaps) + "\n")
 
 
-def beside(kv: str, each: list[float], plain: list[float]) -> dict[str, Any]:
+def kv_error(kv: str, each: list[float], plain: list[float]) -> dict[str, Any]:
     """Return what a format of keys and values changed: the perplexity without it, and the gaps of the log-probabilities."""
     gaps = [abs(a - b) for a, b in zip(each, plain, strict=True)]
     return {

@@ -49,16 +49,16 @@ class ThreadChoice:
         return torch.get_num_threads()
 
     def number(self, rows: int) -> int:
-        """Return the number of threads for a step of so many rows. 0 rows: a step that is not measured."""
+        """Return the number of threads for a step of `rows` rows. 0 rows: a step that is not measured."""
         if self.most > 1 and self.clock() >= self.due:
-            self.look()
+            self.read_share()
         if rows and self.trials:
             if rows != self.rows:
                 self.rows, self.trials = rows, {n: [] for n in numbers(self.most)}
             return min(self.trials, key=lambda n: len(self.trials[n]))  # the first of those with the fewest: in turn
         return min(self.fastest or self.most, self.most)
 
-    def look(self) -> None:
+    def read_share(self) -> None:
         """Ask the system what others took since the last look: begin to measure on a busy machine, use all threads on a quiet one."""
         self.share = self.reader.others() or 0.0
         self.reader, self.due = self.watchman(), self.clock() + LOOK

@@ -90,9 +90,9 @@ class Attention(nn.Module):
     def keep(self, step: Step, k: Tensor, v: Tensor) -> KVCache:
         """Append keys and values to the cache. A cache in int8 holds others than it is given: a watch sees them, and an edit is stored."""
         kv_cache = step.store(self, k, v)
-        if (held := ops.held(kv_cache)) is not None:
-            kept = tap(held[0], "k_held: B T G K"), tap(held[1], "v_held: B T G K")
-            if any(one is not other for one, other in zip(kept, held, strict=True)):
+        if (rows := ops.rows_held(kv_cache)) is not None:
+            kept = tap(rows[0], "k_held: B T G K"), tap(rows[1], "v_held: B T G K")
+            if any(one is not other for one, other in zip(kept, rows, strict=True)):
                 kv_cache = step.store(self, *kept)
             kv_cache.new = kept
         return kv_cache

@@ -7,7 +7,7 @@ from pellucid.ops.delta import delta_rule
 from pellucid.ops.distance import distances
 from pellucid.ops.experts import best, combine, corrected, grouped, shares, sort, weighted
 from pellucid.ops.gate import capped, clipped, gate, gated, sigmoid, softmax, tanh, xielu
-from pellucid.ops.held import format_for, held
+from pellucid.ops.held import format_for, rows_held
 from pellucid.ops.latent import attend_latent
 from pellucid.ops.linear import (
     adapted,
@@ -55,7 +55,6 @@ __all__ = [
     "gated",
     "gather",
     "grouped",
-    "held",
     "identity",
     "layer",
     "layer_offset",
@@ -69,6 +68,7 @@ __all__ = [
     "rms_offset",
     "rotate",
     "rounded",
+    "rows_held",
     "scale_by_position",
     "scaled",
     "shares",

@@ -164,13 +164,13 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
     return z
 
 
-def empty_tables(q: Tensor, paged: Paged) -> native.Tables:
+def empty_tables(q: Tensor, paged: Paged) -> native.KeptTables:
     """Return tables [1 H T S] for the kernel to fill."""
     shape = 1, q.shape[2], q.shape[1], paged.end - paged.start
-    return native.Tables(q.new_empty(shape), q.new_empty(shape), paged.start)
+    return native.KeptTables(q.new_empty(shape), q.new_empty(shape), paged.start)
 
 
-def again(q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float) -> native.Tables | None:
+def again(q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float) -> native.KeptTables | None:
     """Run one request of a batch through the native kernel once more, for its tables. None unless that gives z's bits."""
     paged = segment.paged or (one_page(segment) if alone(q, segment) else None)
     if paged is None or not native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
@@ -297,7 +297,7 @@ def outline(q: Tensor, segment: Segment, mask: Mask, scale: float, width: int, n
     tap_pattern(torch.empty_like(table), tap_scores(table, named, mask, scale, width), mask)
 
 
-def tap_tables(tables: native.Tables, q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
+def tap_tables(tables: native.KeptTables, q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> None:
     """Note and tap the tables that the kernel has written. A cell's terms read the keys that were stored when it ran."""
     k = segment.read()[0] if any(w.terms for w in here.watches) else q
     rules = cache(lambda: mask.materialize(segment.q_at, segment.k_at))

@@ -2,7 +2,7 @@
 
     k of a head    0.30 -1.27 0.02 ...      codes  30 -127 2 ...      scale 0.01      held  0.30 -1.27 0.02 ...
 
-Every row is rounded by itself and read back by everyone, its own step included, so a text has the same numbers in any batch and any
+Every row is rounded by itself and always read back rounded, by its own step too, so a text has the same numbers in any batch and any
 chunks. The scale has the dtype of the activations. A row with a NaN or an infinity is read back as NaN.
 """
 
@@ -82,8 +82,8 @@ def format_for(cfg: Config, name: str | None) -> PlainRows:
     return FORMATS[name]
 
 
-def held(kv_cache: KVCache) -> Stored | None:
-    """Return this step's keys and values as the cache holds them, [1 T ...]. None if nobody watches, or they are held as they are."""
+def rows_held(kv_cache: KVCache) -> Stored | None:
+    """Return this step's keys and values as the cache holds them, [1 T ...]. None without a watch, or if the cache changes nothing."""
     if not here.calls:
         return None
     rows, new = kv_cache.batched, kv_cache.new

@@ -1,7 +1,7 @@
 """C++ kernels for one to sixteen rows on a CPU, and plans of them. Where they are not built, everything runs through torch."""
 
 from pellucid.ops.native.attention import (
-    Tables,
+    KeptTables,
     attend,
     attend_latent,
     convolve,
@@ -86,9 +86,9 @@ from pellucid.ops.native.twins import (
 __all__ = [
     "ROWS",
     "Draw",
+    "KeptTables",
     "Plan",
     "Recording",
-    "Tables",
     "Unplannable",
     "add",
     "angles",

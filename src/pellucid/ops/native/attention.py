@@ -176,7 +176,7 @@ def around(spec: Buckets) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Tables:
+class KeptTables:
     """The scores and the pattern [1 H T S] of one request, for `attend` to fill. start: the position of the first of S keys."""
 
     scores: Tensor
@@ -188,21 +188,21 @@ def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: 
     if not (fits_mask(mask, end) and len(pools) in (2, 4) and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
         return False
     plain = pools if len(pools) == 2 else pools[2:]
-    held = len(pools) == 2 or all(fits_held_int8(place, table) for place in zip(pools[:2], pools[2:], strict=True))
+    int8_fits = len(pools) == 2 or all(fits_held_int8(place, table) for place in zip(pools[:2], pools[2:], strict=True))
     learned = mask.bias.table if isinstance(mask.bias, RelativeBias) else None
-    return held and numbers(table, positions) and fits(q, *plain, mask.sinks, learned)
+    return int8_fits and numbers(table, positions) and fits(q, *plain, mask.sinks, learned)
 
 
 def attend(
     q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, mask: Mask, end: int = 0,
-    tables: Tables | None = None,
+    tables: KeptTables | None = None,
 ) -> Tensor:  # fmt: skip
     """Attend from q [1 T H K] at positions [1 T] to keys [rows G K] and values [rows G W] in pages, up to `end`. Returns [1 T H W].
 
     pools: keys and values, in int8 followed by their scales [rows G].  tables: filled with the scores and the pattern of one request.
     """
-    (k, v), held, (_, rows, heads, key) = pools[:2], pools[2:], q.shape
-    scales = {"k_scales": held[0].data_ptr(), "v_scales": held[1].data_ptr()} if held else {"k_scales": 0, "v_scales": 0}
+    (k, v), in_int8, (_, rows, heads, key) = pools[:2], pools[2:], q.shape
+    k_scales, v_scales = (t.data_ptr() for t in in_int8) if in_int8 else (0, 0)
     kept = () if tables is None else (tables.scores, tables.pattern)
     groups, value = v.shape[1:]
     z = fresh((1, rows, heads, value), q.dtype)
@@ -213,7 +213,8 @@ def attend(
     reach = 0 if buckets is None else buckets.shape[0] // 2
     reads = tuple(t for t in (q, *pools, table, positions, mask.sinks, slopes, learned, buckets) if t is not None)
     call(
-        "attend_int8" if held else "attend", HALF[q.dtype], reads, (z, *kept), q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), **scales,
+        "attend_int8" if in_int8 else "attend", HALF[q.dtype], reads, (z, *kept), q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(),
+        k_scales=k_scales, v_scales=v_scales,
         scores=0 if tables is None else tables.scores.data_ptr(), pattern=0 if tables is None else tables.pattern.data_ptr(),
         start=0 if tables is None else tables.start, columns=0 if tables is None else tables.scores.shape[-1], table=table.data_ptr(),
         positions=positions.data_ptr(), z=z.data_ptr(), sinks=address(mask.sinks), slopes=address(slopes), learned=address(learned),
