@@ -14,6 +14,7 @@ from pellucid.counting.variants import kinds
 from pellucid.errors import PellucidError, UseError
 from pellucid.messages import say
 from pellucid.terminal.columns import several
+from pellucid.terminal.device_table import devices
 from pellucid.terminal.grid import Cell, Grid
 
 KINDS = {
@@ -23,11 +24,11 @@ KINDS = {
 
 
 def table(name: str, n: int | None, bill: Callable[[], Bill]) -> Grid:
-    """Make a table by its name: "configurations", "gpt2", "complexity" for n tokens, or a model's, from `bill()`, block by block.
+    """Make a table by its name: "configurations", "devices", "gpt2", "complexity" for n tokens, or a model's from `bill()`.
 
     Raises UseError with near names for an unknown one.
     """
-    own = {"configurations": configurations, "gpt2": gpt2, "complexity": lambda: complexity(n or 512, 512)}
+    own = {"configurations": configurations, "devices": devices, "gpt2": gpt2, "complexity": lambda: complexity(n or 512, 512)}
     if name in own:
         return own[name]()
     try:
