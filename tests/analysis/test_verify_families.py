@@ -19,6 +19,7 @@ import seeing as makers
 import test_gemma3
 import test_llama4
 import test_mistral3
+import test_positions_on_three_axes as three_axes
 import test_quantised as packed
 import test_qwen3_5
 from judge import FAMILIES, judge, make
@@ -42,6 +43,13 @@ def seeing(kind: str, text: str, eyes: dict[str, Any], **more: Any) -> Path:
     """The folder of a model with eyes, whose text model is read."""
     folder = fresh()
     makers.seeing(kind, text, eyes, **more).save_pretrained(folder)
+    return folder
+
+
+def three_axes_of(kind: str) -> Path:
+    """A folder of a model with eyes, whose positions have three axes."""
+    folder = fresh()
+    three_axes.made(kind).save_pretrained(folder)
     return folder
 
 
@@ -73,6 +81,7 @@ FORMS: dict[str, Callable[[], Path]] = {
     "mistral3": lambda: seeing("mistral3", "mistral", test_mistral3.EYES),
     "qwen3_5": lambda: seeing("qwen3_5", "qwen3_5_text", test_qwen3_5.EYES),
     "qwen3_5_moe": lambda: seeing("qwen3_5_moe", "qwen3_5_moe_text", test_qwen3_5.EYES),
+    **{kind: (lambda kind=kind: three_axes_of(kind)) for kind in three_axes.OF},
     "kimi_k2": kimi,
     "deepseek_v3 in FP8, ragged": lambda: packed.deepseek(fresh())[0],
     "deepseek_v3 in FP8, experts in one": lambda: packed.fused(fresh())[0],

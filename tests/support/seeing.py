@@ -9,9 +9,10 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from judge import KINDS, promoted, prompts
 
 
-def seeing(kind: str, text: str, eyes: dict[str, Any], **more: Any) -> Any:
-    """Return a random model of `kind` in float64, around the tiny text model of a family."""
-    cfg = AutoConfig.for_model(kind, text_config=KINDS[text].tiny | {"model_type": text}, vision_config=eyes, **more)
+def seeing(kind: str, text: str, eyes: dict[str, Any], inner: dict[str, Any] | None = None, **more: Any) -> Any:
+    """Return a random model of `kind` in float64, around the tiny text model of a family. inner: fields of that which differ."""
+    tiny = KINDS[text].tiny | {"model_type": text} | (inner or {})
+    cfg = AutoConfig.for_model(kind, text_config=tiny, vision_config=eyes, **more)
     cfg._attn_implementation = cfg._experts_implementation = cfg.text_config._experts_implementation = "eager"
     torch.manual_seed(0)
     with promoted(), torch.no_grad():

@@ -11,7 +11,8 @@ from pellucid.config import Config
 from pellucid.families.fields import Fields
 
 VISION_FIELDS = {"vision_config", "boi_token_index", "eoi_token_index", "image_token_index", "image_token_id", "video_token_id"}
-VISION_FIELDS |= {"vision_start_token_id", "vision_end_token_id"}
+VISION_FIELDS |= {"vision_start_token_id", "vision_end_token_id", "vision_token_id"}
+AXES, PLAIN = {"type", "rope_type", "rope_theta", "mrope_section", "mrope_interleaved"}, {"mrope", "default"}
 VISION_TENSORS = r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector)\..*"
 
 
@@ -51,3 +52,37 @@ def file(hf: Mapping[str, Any], kind: str, architecture: str | None, silent: Map
 def respell(name: str) -> str:
     """Return a name without language_model: old files put the text model under it, new ones its inner part."""
     return re.sub(r"^(model\.language_model|language_model\.model)\.", "model.", name).removeprefix("language_model.")
+
+
+def alone(hf: Mapping[str, Any], theta: float, eps: float) -> dict[str, Any]:
+    """Return the text model's fields as those of a model without eyes, of files whose rope has three axes (M-RoPE, arXiv 2409.12191).
+
+    In text alone the three positions of a token are the same, so how they share out the angles means nothing: rope is plain. Older files
+    have these fields among those of the whole.  theta, eps: of files that leave them out.
+    """
+    inner = hf.get("text_config")
+    values = {"rope_theta": theta, "rms_norm_eps": eps, **(hf if inner is None else inner)}
+    for field in ("rope_scaling", "rope_parameters"):
+        turn = values.get(field)
+        if isinstance(turn, dict) and set(turn) <= AXES and {turn.get("type", "mrope"), turn.get("rope_type", "mrope")} <= PLAIN:
+            values["rope_theta"] = turn.get("rope_theta", values["rope_theta"])
+            del values[field]
+    tied = any(isinstance(part, dict) and part.get("tie_word_embeddings") is True for part in (hf, inner))
+    return {n: v for n, v in values.items() if n not in VISION_FIELDS} | {"tie_word_embeddings": tied}
+
+
+def read_alone(hf: Fields, config: Callable[[Fields], Config], theta: float, eps: float) -> Config:
+    """Return the Config of the text model as `config` reads it from `alone`."""
+    inner, values = hf.part("text_config"), alone(hf.values, theta, eps)
+    if inner is None:
+        hf.values = values
+        return config(hf)
+    inner.fixed("model_type", f"{hf.values['model_type']}_text")
+    inner.values, hf.values = values, ids(values) | dict(hf.values)
+    hf.read |= VISION_FIELDS | {"tie_word_embeddings"}
+    return config(inner)
+
+
+def saved_alone(hf: Mapping[str, Any], kind: str, architecture: str | None, theta: float, eps: float) -> dict[str, Any]:
+    """Return the config.json of the text model alone, of the model_type `kind`."""
+    return alone(hf, theta, eps) | ids(hf) | {"architectures": [architecture], "model_type": kind}

@@ -1,0 +1,30 @@
+"""Qwen3-VL (arXiv 2511.21631), which sees: its text model, a Qwen3."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pellucid import config as c
+from pellucid.families import llama, multimodal, qwen3
+from pellucid.families.family import Family
+from pellucid.families.fields import Fields
+
+TEXT_MODEL = "qwen3"
+LEFT_OUT = 5e5, 1e-6  # the rope's base and the norms' epsilon, of files without them
+
+
+def config(hf: Fields) -> c.Config:
+    return multimodal.read_alone(hf, qwen3.config, *LEFT_OUT)
+
+
+def saved_config(hf: Mapping[str, Any]) -> dict[str, Any]:
+    return multimodal.saved_alone(hf, TEXT_MODEL, qwen3.FAMILY.architecture, *LEFT_OUT)
+
+
+FAMILY = Family(
+    config=config,
+    rules=qwen3.RULES,
+    ignored=(*llama.IGNORED, multimodal.VISION_TENSORS),
+    respell=multimodal.respell,
+    saved_config=saved_config,
+    text_model=TEXT_MODEL,
+)
