@@ -205,6 +205,7 @@ class Moe:
     least: float = 1e-20  # added to the sum that normalises shares
     share_first: bool = False  # a share multiplies what its expert reads instead of what it makes (Llama 4)
     gated: bool = True  # as Mlp.gated, of each expert and of the shared one
+    near: float | None = None  # SparseMixer: a share is a softmax over its expert and those this near it, without better choices
 
     @property
     def active(self) -> Fraction:

@@ -66,6 +66,20 @@ def test_choices_at_the_ends() -> None:
     assert sorted(ops.best(none, spec(8, 4, 4, 2)).flatten().tolist()) == [0, 1, 2, 3]
 
 
+def test_shares_of_a_sparse_mixer() -> None:
+    """By the formula: of each choice and those near it, without better choices. Logits below and above 0, all near, none near."""
+    for E, shift, near_by in ((5, 0.0, 0.6), (16, 3.0, 0.02), (16, -3.0, 0.4), (16, 0.0, 1e9), (3, 1.0, 0.0)):
+        x = rand(1, 7, E, dtype=torch.float32, scale=2, seed=E) + shift
+        chosen = ops.best(x, spec(E, 2))
+        got, want = both(lambda x=x, chosen=chosen, near_by=near_by: ops.mixed(x, chosen, near_by))
+        exact = ops.mixed(x.double(), chosen, near_by)
+        assert no_worse(got, want, exact) and (got <= 1).all()
+        if near_by == 1e9:
+            assert near(got[..., :1], x.double().softmax(-1).amax(-1, keepdim=True))
+        if near_by == 0.0:
+            assert torch.equal(got, torch.ones_like(got))
+
+
 @pytest.mark.parametrize("normalised", [True, False])
 def test_shares(normalised: bool) -> None:
     s = spec(12, 4, normalised=normalised, scale=2.5)
@@ -152,6 +166,8 @@ def test_only_the_chosen_are_read() -> None:
         ("combine", lambda f: lambda y, share, order, like: f(y, None, order, like), lambda: way_back(torch.float32)),
         ("combine", lambda f: lambda y, share, order, like: f(y, share, order.flip(0), like), lambda: way_back(torch.float32)),
         ("weigh", lambda f: lambda y, share, order: f(y, share, order.flip(0).contiguous()), lambda: way_back(torch.float32)),
+        ("mix", lambda f: lambda x, chosen, near: f(x, chosen, near * 0.9), lambda: test_shares_of_a_sparse_mixer()),
+        ("mix", lambda f: lambda x, chosen, near: f(x, chosen.flip(-1).contiguous(), near), lambda: test_shares_of_a_sparse_mixer()),
         ("shares", lambda f: lambda x, chosen, normalised, *how: f(x, chosen, not normalised, *how), lambda: test_shares(True)),
         ("softmax", lambda f: lambda x: f(x) * 1.001, test_scores),
         ("sigmoid", lambda f: lambda x: f(x) * 1.001, test_scores),

@@ -18,7 +18,7 @@ from test_native import DTYPES, near, no_worse, paged, rand
 from test_native_rows import truth
 from tiny import swapped
 
-REAL_BEND = native.bend
+REAL_BEND, REAL_WAVES = native.bend, native.waves
 pytestmark = pytest.mark.skipif(not native.available(), reason="no kernels here")
 
 
@@ -115,10 +115,10 @@ def test_learned_biases(dtype: torch.dtype) -> None:
 
 def waves(dtype: torch.dtype) -> None:
     at = torch.tensor([[0, 1, 77, 5000]])
-    for width in (1, 8, 9, 512):
+    for width, how in ((1, ()), (8, ()), (9, ()), (512, ()), (512, (2, True)), (9, (0, True)), (8, (3, False))):
         with native.off():
-            want = ops.sinusoids(at, width, dtype)
-        assert (ops.sinusoids(at, width, dtype).double() - want.double()).abs().max() <= (1e-7 if dtype is torch.float32 else 4e-3)
+            want = ops.sinusoids(at, width, dtype, *how)
+        assert (ops.sinusoids(at, width, dtype, *how).double() - want.double()).abs().max() <= (1e-7 if dtype is torch.float32 else 4e-3)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -163,7 +163,8 @@ def wrong_latent(change: Callable[..., Any]) -> Callable[..., Tensor]:
         (attention, "around", lambda spec: torch.arange(2 * spec.reach + 1) % spec.count, buckets),
         (native, "bend", lambda totals, *how: REAL_BEND(totals.clamp(max=32), *how), bends),
         (native, "bend", lambda totals, *how: REAL_BEND(totals.flip(1).contiguous(), *how), bends),
-        (native, "waves", lambda at, width, dtype: torch.zeros(1, 4, width, dtype=dtype), waves),
+        (native, "waves", lambda at, width, skip, over, dtype: torch.zeros(1, 4, width, dtype=dtype), waves),
+        (native, "waves", lambda at, width, skip, over, dtype: REAL_WAVES(at, width, skip, width / 2, dtype), waves),
     ],
 )
 def test_the_checks_see_a_wrong_kernel(owner: Any, name: str, wrong: Any, check: Callable[[torch.dtype], None]) -> None:

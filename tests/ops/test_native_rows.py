@@ -179,12 +179,35 @@ def test_limits_factors_and_gates(dtype: torch.dtype) -> None:
         (lambda: ops.capped(x * 1e-3, 30.0), 30 * torch.tanh((x * 1e-3).double() / 30)),
         (lambda: ops.gate(x, up, "clamped"), F.silu(1.702 * x.double().clamp(max=7)) / 1.702 * (up.double().clamp(-7, 7) + 1)),
         (lambda: ops.gated(x, up[..., :1].contiguous()), x.double() * up[..., :1].double().sigmoid()),
+        (lambda: ops.clipped(x, 0.75), x.double().clamp(-0.75, 0.75)),
     ):
         with native.off():
             theirs = f()
         assert no_worse(f(), theirs, want)
+    assert torch.equal(ops.clipped(x, 1e300), x)
     for factor in (1.7, 1e-3, ops.rounded(math.sqrt(3072), dtype)):
         assert torch.equal(ops.scaled(x, factor), x * factor)
+
+
+def bend(dtype: torch.dtype, x: Tensor, alphas: tuple[float, float] = (0.6, -0.4)) -> tuple[Tensor, Tensor, Tensor]:
+    """Return xIELU by the kernel, by torch, and by its formula in float64."""
+    p, n = (torch.tensor([a], dtype=dtype) for a in alphas)
+    beta, eps = torch.tensor(0.5, dtype=dtype), torch.tensor(-1e-6, dtype=dtype)
+    d, up, down = x.double(), F.softplus(p.double()), 0.5 + F.softplus(n.double())
+    want = torch.where(d > 0, up * d * d, (torch.expm1(d.clamp(max=float(eps))) - d) * down) + 0.5 * d
+    with native.off():
+        theirs = ops.xielu(x, p, n, beta, eps)
+    return ops.xielu(x, p, n, beta, eps), theirs, want
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_an_activation_that_learns(dtype: torch.dtype) -> None:
+    """Also near 0, where e^x − 1 − x loses every digit if it is not computed as one."""
+    for scale in (6.0, 1e-3, 1e-6):
+        x = rand(1, 4, 100, dtype=dtype, scale=scale)
+        got, theirs, want = bend(dtype, x)
+        assert no_worse(got, theirs, want)
+        assert torch.equal(bend(dtype, x[:, 1:2])[0], got[:, 1:2])
 
 
 def test_numbers_as_a_dtype_holds_them() -> None:
@@ -231,6 +254,8 @@ def test_an_embedding_that_skips(dtype: torch.dtype) -> None:
     [
         ("norm", lambda f: lambda *a, **k: f(*a, **{**k, "offset": False}), lambda: test_norms_of_single_families(torch.float32, 64)),
         ("capped", lambda f: lambda x, cap: f(x, cap * 1.01), lambda: test_limits_factors_and_gates(torch.float32)),
+        ("clipped", lambda f: lambda x, most: f(x, most * 1.01), lambda: test_limits_factors_and_gates(torch.float32)),
+        ("xielu", lambda f: lambda x, p, n, *more: f(x, n, p, *more), lambda: test_an_activation_that_learns(torch.float32)),
         ("scaled", lambda f: lambda x, by: f(x, by * 1.01), lambda: test_limits_factors_and_gates(torch.float32)),
         ("gated", lambda f: lambda x, g: f(x, -g), lambda: test_limits_factors_and_gates(torch.float32)),
         ("gate", lambda f: lambda g, up, act: f(g, up, "silu"), lambda: test_limits_factors_and_gates(torch.float32)),

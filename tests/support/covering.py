@@ -99,6 +99,7 @@ _COVER = [
     ("olmo2", "plain"),
     ("exaone4", "plain"),
     ("opt", "norms after, narrow"),
+    ("phimoe", "plain"),
     ("qwen2_moe", "some dense"),
     ("qwen3_5_text", "plain"),
     ("qwen3_5_text", "one key head, short"),
@@ -120,6 +121,7 @@ _PLAIN += [
     "m2m_100",
     "modernbert",
     "olmo",
+    "phimoe",
     "umt5",
 ]
 COVER: list[Case] = CASES if FULL else _COVER

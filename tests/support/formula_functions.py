@@ -1,5 +1,6 @@
 """The functions that formulas name, by their definitions, over tensors that carry their axes' letters; formulas.py reads the texts."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -217,6 +218,18 @@ def xielu(reader: Any, x: Named, a: Named, b: Named, beta: Named, eps: Named) ->
     return Named(torch.where(x.x > 0, up * x.x**2, below) + beta.x * x.x, x.axes)
 
 
+def sparsemixer(reader: Any, x: Named, chosen: Named, near: Named) -> Named:
+    """Return for each choice 1 / Σ e^(x_e − x_c), over itself and the experts near it that no better choice took."""
+    out = torch.zeros(chosen.x.shape, dtype=torch.float64)
+    for place in itertools.product(*map(range, chosen.x.shape[:-1])):
+        row, taken = x.x[place].tolist(), set[int]()
+        for a, c in enumerate(chosen.x[place].long().tolist()):
+            left = [e for e in range(len(row)) if e not in taken and row[c] - row[e] <= float(near.x) * max(abs(row[e]), row[c])]
+            out[(*place, a)] = 1 / sum(math.exp(row[e] - row[c]) for e in left)
+            taken.add(c)
+    return Named(out, chosen.axes)
+
+
 def waves(reader: Any, t: Named) -> Named:
     """Return sines of t / 10000^(i / (D/2 − 1)), then their cosines."""
     half = reader.seen.shape[-1] // 2
@@ -275,7 +288,7 @@ FUNCTIONS: dict[str, Callable[..., Named]] = {
     "softmax": softmax, "masked_fill": masked_fill, "rms": rms, "rms_heads": rms_heads, "rms_groups": rms_groups, "RoPE": rope,
     "bucket": bucket, "sincos": sincos, "waves": waves, "xielu": xielu, "conv": conv, "delta": delta, "ssd": ssd, "read": read,
     "exp": each(torch.exp), "softplus": each(lambda x: (1 + x.exp()).log()),
-    "top": top, "best": best, "clamp": clamp,
+    "top": top, "best": best, "sparsemixer": sparsemixer, "clamp": clamp,
     "min": least, "max": most, "sigmoid": each(lambda x: 1 / (1 + (-x).exp())), "tanh": each(torch.tanh), "ln": each(torch.log),
     "silu": each(lambda x: x / (1 + (-x).exp())), "relu": each(lambda x: x * (x > 0)), "gelu": each(lambda x: x * phi(x)),
     "gelu_tanh": each(lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),

@@ -103,6 +103,7 @@ SIGNS: dict[str, Callable[[Mapping[str, Any]], Iterator[Note]]] = {
     r"^pattern · v(_clipped)?$": one("pattern"),
     r"\bsilu\(": one("silu"),
     r"\bxielu\(": one("xielu"),
+    r"\bsparsemixer\(": one("sparsemixer"),
     r"\brelu\(": one("relu"),
     r"\brelu2\(": one("relu2"),
     r"\bgelu\(": one("gelu"),

@@ -16,7 +16,7 @@ from pellucid.nn.latent import Latent
 from pellucid.nn.linear import Embedding
 from pellucid.nn.low_rank import thin
 from pellucid.nn.mlp import GatedMlp, Mlp, XieluMlp
-from pellucid.nn.moe import InputWeightedMoe, Moe
+from pellucid.nn.moe import InputWeightedMoe, Moe, SparseMixerMoe
 from pellucid.nn.norm import NORMS
 from pellucid.nn.short_conv import ShortConv
 from pellucid.nn.state_space import Mamba2
@@ -45,7 +45,8 @@ def feed_forward(cfg: c.Config, spec: c.AnyFfn) -> Mlp | Moe | None:
     if isinstance(spec, c.Without):
         return None
     if isinstance(spec, c.Moe):
-        return InputWeightedMoe(cfg, spec) if spec.share_first else Moe(cfg, spec)
+        part = InputWeightedMoe if spec.share_first else SparseMixerMoe if spec.near is not None else Moe
+        return part(cfg, spec)
     return XieluMlp(cfg, spec) if spec.act == "xielu" else GatedMlp(cfg, spec) if spec.gated else Mlp(cfg, spec)
 
 

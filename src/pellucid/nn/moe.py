@@ -73,7 +73,11 @@ class Moe(nn.Module):
         chosen = tap(best, "chosen: B T A")
         if chosen is not best:  # a watch has edited the choice
             self.check_experts(chosen)
-        return tap(ops.shares(affinity, chosen, self.spec), "share: B T A"), chosen
+        return tap(self.weigh(logits, affinity, chosen), "share: B T A"), chosen
+
+    def weigh(self, logits: Tensor, affinity: Tensor, chosen: Tensor) -> Tensor:
+        """Return the share of each chosen expert [B T A]."""
+        return ops.shares(affinity, chosen, self.spec)
 
     def check_experts(self, chosen: Tensor) -> None:
         """Raise a UseError if an edit names an expert that does not exist: its number would make a kernel write out of bounds."""
@@ -110,3 +114,11 @@ class InputWeightedMoe(Moe):
         rows = tap(ops.gather(self.ranks.shared(x), token), "routed: N D", token)
         rows = tap(ops.weighted(rows, self.ranks.shared(share), order), "weighted: N D", token)
         return self.ranks.summed(ops.combine(self.run_experts(rows, token, ends), share, order, x, weighted=True))
+
+
+class SparseMixerMoe(Moe):
+    """Experts whose shares are a softmax each, over those near the choice (SparseMixer, arXiv 2409.12136)."""
+
+    def weigh(self, logits: Tensor, affinity: Tensor, chosen: Tensor) -> Tensor:
+        assert self.spec.near is not None
+        return ops.mixed(logits, chosen, self.spec.near)

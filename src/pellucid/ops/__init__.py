@@ -5,7 +5,7 @@ from pellucid.ops.choose import choose
 from pellucid.ops.convolve import convolve
 from pellucid.ops.delta import delta_rule
 from pellucid.ops.distance import distances
-from pellucid.ops.experts import best, combine, corrected, grouped, shares, sort, weighted
+from pellucid.ops.experts import best, combine, corrected, grouped, mixed, shares, sort, weighted
 from pellucid.ops.gate import capped, clipped, gate, gated, sigmoid, softmax, tanh, xielu
 from pellucid.ops.held import format_for, rows_held
 from pellucid.ops.latent import attend_latent
@@ -61,6 +61,7 @@ __all__ = [
     "linear",
     "linear_wide",
     "merged",
+    "mixed",
     "mixture",
     "rms",
     "rms_groups",

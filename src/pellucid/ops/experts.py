@@ -49,6 +49,13 @@ SHARE = OpKind(
     template=lambda m: "{x}" + " / {sum}" * bool(m.setting("normalised")) + " · {scale}" * (m.setting("scale", 1) != 1),
     result="expert shares",
 )
+MIXER = OpKind(
+    "sparsemixer",
+    lambda m: f"sparsemixer({m.x}, {m.inputs[1]}, {plain(m.setting('near'))})",
+    labels={"e": lambda m: "1", "over": lambda m: "1/Σ e^…"},
+    template=lambda m: "1 / Σ e^… = 1 / {sum}",
+    result="expert shares",
+)
 EXPERTS = OpKind(
     "experts",
     lambda m: f"{m.x} · {m.weights[0]}[eₙ]ᵀ" + "".join(f" + {b}[eₙ]" for b in m.weights[1:]),
@@ -107,6 +114,29 @@ def shares(affinity: Tensor, chosen: Tensor, spec: Moe) -> Tensor:
         return Terms(x=mine, **over, **({} if spec.scale == 1 else {"scale": spec.scale})).of(sum=total)
 
     return note(y, SHARE.name, (affinity, chosen), (), terms, settings=settings)
+
+
+def mixed(logits: Tensor, chosen: Tensor, near: float) -> Tensor:
+    """Return SparseMixer's weight of each chosen expert [B T A], from logits [B T E] (arXiv 2409.12136).
+
+    A choice's weight is its part of a softmax over it and the experts near it, where better choices are left out. An expert is near if its
+    logit is less than the choice's by at most `near` times the larger of the choice's logit and its own magnitude.
+    """
+    if native.fits_scores(logits) and native.numbers(chosen):
+        y = native.mix(logits, chosen, near)
+    else:
+        rows, shares = logits, []
+        for one in chosen.split(1, -1):
+            mine = logits.gather(-1, one)
+            far = (mine - logits) / logits.abs().maximum(mine) > near
+            shares.append(1.0 / (rows.masked_fill(far, float("-inf")) - mine).exp().sum(-1, keepdim=True))
+            rows = rows.scatter(-1, one, float("-inf"))
+        y = torch.cat(shares, -1)
+
+    def terms(i: Index) -> Terms:
+        return Terms(e=1.0, over=y[i].double()).of(sum=1.0 / y[i].double())
+
+    return note(y, MIXER.name, (logits, chosen), (), terms, settings=lambda: {"near": near})
 
 
 def sort(chosen: Tensor, experts: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -149,7 +149,8 @@ def clipped(x: Tensor, clip: float) -> Tensor:
     """Compute x, but no less than −clip and no more than clip."""
     most = min(clip, torch.finfo(x.dtype).max)
     terms = lambda i: Terms(clip=x[i].clamp(-most, most)).of(x=x[i])  # noqa: E731
-    return note(x.clamp(-most, most), CLIP.name, (x,), (), terms, settings=lambda: {"clip": clip})
+    y = native.clipped(x, most) if native.fits_each(x) else x.clamp(-most, most)
+    return note(y, CLIP.name, (x,), (), terms, settings=lambda: {"clip": clip})
 
 
 def bounded(x: Tensor, cap: float) -> Terms:
@@ -170,8 +171,8 @@ def xielu(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor
     def terms(i: Index) -> Terms:
         return Terms(xielu=of(x[i].double(), alpha_p.double(), alpha_n.double())[0]).of(x=x[i])
 
-    y = of(x, alpha_p, alpha_n).to(x.dtype)
     weights = (alpha_p, alpha_n, beta, eps)
+    y = native.xielu(x, *weights) if native.fits_xielu(x, *weights) else of(x, alpha_p, alpha_n).to(x.dtype)
     return note(y, XIELU.name, (x,), weights, terms, again=lambda p, n, *_: of(x, p, n).to(x.dtype))
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from pellucid.ops import native
 from pellucid.ops.kinds import Operands, OpKind
 from pellucid.ops.precision import wide
-from pellucid.watching.tap import note
+from pellucid.watching.tap import Settings, note
 from pellucid.watching.terms import Index, Terms
 
 
@@ -33,11 +33,13 @@ def sinusoids(positions: Tensor, width: int, dtype: torch.dtype, skip: int = 0, 
         wave = angle.sin() if i[-1] < sines else angle.cos()
         return Terms(wave=wave if last else wave.to(table)).of(angle=angle)
 
-    if not skip and not last and native.fits_angles(positions, dtype):
-        y = native.waves(positions, width, dtype)
-        return note(y, SINUSOID.name, (), (), terms, settings=lambda: {"width": width})
+    def settings() -> Settings:
+        return {"width": width, "skip": skip, "last": int(last)}
+
+    if native.fits_angles(positions, dtype):
+        return note(native.waves(positions, width, skip, over, dtype), SINUSOID.name, (), (), terms, settings=settings)
     at = torch.arange(sines, device=positions.device, dtype=torch.float64) / over
     angle = (positions[..., None].double() + skip) / 10_000.0**at
     waves = torch.cat([angle.sin(), angle.cos()[..., : width // 2]], -1)
     y = (waves if last else waves.to(table)).to(dtype)
-    return note(y, SINUSOID.name, (), (), terms, settings=lambda: {"width": width, "skip": skip, "last": int(last)})
+    return note(y, SINUSOID.name, (), (), terms, settings=settings)

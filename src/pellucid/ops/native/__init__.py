@@ -44,6 +44,7 @@ from pellucid.ops.native.routing import (
     fits_scores,
     fits_shares,
     fits_sort,
+    mix,
     shares,
     softmax,
     sort,
@@ -56,6 +57,7 @@ from pellucid.ops.native.twins import (
     argmax,
     bend,
     capped,
+    clipped,
     embedding,
     fits_add,
     fits_angles,
@@ -68,6 +70,7 @@ from pellucid.ops.native.twins import (
     fits_norm,
     fits_rotate,
     fits_scale_by_position,
+    fits_xielu,
     gate,
     gated,
     linear,
@@ -81,6 +84,7 @@ from pellucid.ops.native.twins import (
     stream,
     times,
     waves,
+    xielu,
 )
 
 __all__ = [
@@ -100,6 +104,7 @@ __all__ = [
     "bend",
     "best",
     "capped",
+    "clipped",
     "combine",
     "constant",
     "convolve",
@@ -141,6 +146,7 @@ __all__ = [
     "fits_sort",
     "fits_store",
     "fits_store_int8",
+    "fits_xielu",
     "gate",
     "gated",
     "held_int8",
@@ -150,6 +156,7 @@ __all__ = [
     "linear",
     "linear_blocks",
     "linear_wide",
+    "mix",
     "most",
     "norm",
     "numbers",
@@ -171,4 +178,5 @@ __all__ = [
     "times",
     "waves",
     "weigh",
+    "xielu",
 ]  # fmt: skip

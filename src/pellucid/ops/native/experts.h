@@ -80,6 +80,31 @@ static void best(const Best& a, Work& work) {
   }
 }
 
+// ---- mix: SparseMixer's shares (arXiv 2409.12136). A choice's is e^x over the sum of e^x of those near it, without better choices
+struct Mix {
+  const float* x;
+  const i64* chosen;
+  float* y;
+  i64 rows, width, count;
+  double near;
+  FIELDS(x, chosen, y, rows, width, count, near)
+};
+static i64 mix_pieces(const Mix&) { return 1; }
+static void mix(const Mix& a, Work& work) {
+  if (work.next() < 0) return;
+  for (i64 r = 0; r < a.rows; r++)
+    for (i64 i = 0; i < a.count; i++) {
+      const float *x = a.x + r * a.width, mine = x[a.chosen[r * a.count + i]];
+      float sum = 0;
+      for (i64 e = 0; e < a.width; e++) {
+        bool left = !((mine - x[e]) / std::fmax(std::fabs(x[e]), mine) > (float)a.near);
+        for (i64 j = 0; j < i; j++) left = left && a.chosen[r * a.count + j] != e;
+        if (left) sum += std::exp(x[e] - mine);
+      }
+      a.y[r * a.count + i] = 1.f / sum;
+    }
+}
+
 // ---- shares: the scores of the chosen, over their sum plus least if normalised, times scale
 struct Shares {
   const float* x;

@@ -8,6 +8,7 @@
 #include "experts.h"
 #include "latent.h"
 #include "scan.h"
+#include "xielu.h"
 #if !defined(__wasm__)
 #include "burst.h"
 #include "many.h"
@@ -24,7 +25,7 @@
 #define BITS(name, f, bits) KERNEL(name, (f##_pieces<bits, float>, f<bits, float>), (f##_pieces<bits, u16>, f<bits, u16>))
 #define OF_A_STEP \
   BOTH(linear) BOTH(embedding) BOTH(norm) BOTH(add) BOTH(gate) BOTH(angles) BOTH(rotate) OF(store, store_rows) BOTH(attend) BOTH(argmax) ONE(stream) \
-  BOTH(times) BOTH(convolve) BOTH(softplus) BOTH(decay) BOTH(scan) WIDE(linear_wide, linear) ONE(softmax) ONE(correct) ONE(best) ONE(shares) ONE(sort) BOTH(experts) BOTH(weigh) BOTH(combine) \
+  BOTH(times) BOTH(xielu) BOTH(convolve) BOTH(softplus) BOTH(decay) BOTH(scan) WIDE(linear_wide, linear) ONE(softmax) ONE(correct) ONE(best) ONE(mix) ONE(shares) ONE(sort) BOTH(experts) BOTH(weigh) BOTH(combine) \
   BOTH(latent) BOTH(cross_attend) BOTH(waves) ONE(bend) BITS(linear_int8, block_linear, 8) BITS(linear_int4, block_linear, 4) \
   BITS(embedding_int8, block_embedding, 8) BITS(embedding_int4, block_embedding, 4) BITS(experts_int8, block_experts, 8) BITS(experts_int4, block_experts, 4)
 #if defined(__wasm__)

@@ -53,6 +53,16 @@ def shares(x: Tensor, chosen: Tensor, normalised: bool, scale: float, least: flo
     return y
 
 
+def mix(x: Tensor, chosen: Tensor, near: float) -> Tensor:
+    """Compute SparseMixer's shares of the chosen [B T A] from logits [B T E]."""
+    y = fresh(tuple(chosen.shape), x.dtype)
+    call(
+        "mix", 0, (x, chosen), (y,), x=x.data_ptr(), chosen=chosen.data_ptr(), y=y.data_ptr(), rows=count(x), width=x.shape[-1],
+        count=chosen.shape[-1], near=near,
+    )  # fmt: skip
+    return y
+
+
 def fits_sort(chosen: Tensor, x: Tensor) -> bool:
     return few(x) and numbers(chosen) and fits(x)
 

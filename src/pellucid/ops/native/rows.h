@@ -147,6 +147,7 @@ static void gate(const Gate<T>& a, Work& work) {
   if (a.act == 8) gate_by(a, work, [](V x) { return x; });
   if (a.act == 7) gate_by(a, work, [](V x) { return set(1.f) / (set(1.f) + exponent(set(0.f) - x)); });
   if (a.act == 6) gate_by(a, work, [&](V x) { return amount * tangent(x / amount); });
+  if (a.act == 9) gate_by(a, work, [&](V x) { return max(set(0.f) - amount, min(amount, x)); });
   if (a.act == 4)  // clamped's up lies in -7 ... 7 and gains 1
     for (i64 p; (p = work.next()) >= 0;)
       steps(p * GRAIN, p * GRAIN + GRAIN < a.n ? p * GRAIN + GRAIN : a.n, [&](i64 i, i64 n) {
@@ -257,13 +258,14 @@ static void bend(const Bend& a, Work& work) {
   }
 }
 
-// ---- waves: the sines of positions over 10000^(2 i / width), then their cosines, rounded to float32
+// ---- waves: the sines of positions + skip over 10000^(i / over), then their cosines, rounded to float32
 template <class T>
 struct Waves {
   const i64* positions;
   T* y;
-  i64 rows, width;
-  FIELDS(positions, y, rows, width)
+  i64 rows, width, skip;
+  double over;
+  FIELDS(positions, y, rows, width, skip, over)
 };
 template <class T>
 static i64 waves_pieces(const Waves<T>& a) {
@@ -274,7 +276,7 @@ static void waves(const Waves<T>& a, Work& work) {
   const i64 half = (a.width + 1) / 2;
   for (i64 r; (r = work.next()) >= 0;)
     for (i64 j = 0; j < a.width; j++) {
-      const double angle = (double)a.positions[r] / std::pow(10000.0, 2.0 * (double)(j % half) / (double)a.width);
+      const double angle = (double)(a.positions[r] + a.skip) / std::pow(10000.0, (double)(j % half) / a.over);
       put(a.y + r * a.width + j, (float)(j < half ? std::sin(angle) : std::cos(angle)));
     }
 }

@@ -16,7 +16,7 @@ ROUTED = ROWS * ROWS  # the most rows of tokens times experts chosen
 BF16_IS_FAST = torch.cpu._is_avx512_bf16_supported()  # without, torch multiplies bf16 at a tenth of the speed of float32
 ACTS = {"gelu_tanh": 0, "gelu_bloom": 0, "gelu": 1, "silu": 2, "relu": 3, "clamped": 4}
 SQUARES = {"relu2": "relu"}  # the activation of which another is the square: its kernel runs twice
-SCALED, CAPPED, SIGMOID, ITSELF = 5, 6, 7, 8
+SCALED, CAPPED, SIGMOID, ITSELF, CLIPPED = 5, 6, 7, 8, 9
 MANY = {"linear": "many", "linear_wide": "many_wide"}  # the kernels of more than ROWS rows
 PLAIN = (Tensor, nn.Parameter)  # a fake, a distributed or a functional tensor has no memory of its own to point to
 
@@ -202,6 +202,23 @@ def capped(x: Tensor, cap: float) -> Tensor:
     return each(x, None, CAPPED, cap)
 
 
+def clipped(x: Tensor, most: float) -> Tensor:
+    """Compute x, but no less than −most and no more than `most`."""
+    return each(x, None, CLIPPED, most)
+
+
+def fits_xielu(x: Tensor, *weights: Tensor) -> bool:
+    return taken(x) and fits(x, *weights)
+
+
+def xielu(x: Tensor, *weights: Tensor) -> Tensor:
+    """Compute xIELU of each number of x. weights: its four numbers, a tensor each."""
+    y = fresh(tuple(x.shape), x.dtype)
+    of = dict(zip(("alpha_p", "alpha_n", "beta", "eps"), (w.data_ptr() for w in weights), strict=True))
+    call("xielu", HALF[x.dtype], (x, *weights), (y,), x=x.data_ptr(), **of, y=y.data_ptr(), n=x.numel())
+    return y
+
+
 def sigmoid(x: Tensor) -> Tensor:
     """Compute 1 / (1 + e^-x)."""
     return each(x, None, SIGMOID)
@@ -274,10 +291,13 @@ def bend(totals: Tensor, lists: Tensor | None, half: int, original: int, theta: 
     return y
 
 
-def waves(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """Compute the sinusoids of positions [B T]. Returns [B T width]."""
+def waves(positions: Tensor, width: int, skip: int, over: float, dtype: torch.dtype) -> Tensor:
+    """Compute sines and cosines of (positions [B T] + skip) / 10000^(i / over). Returns [B T width]."""
     y = fresh((*positions.shape, width), dtype)
-    call("waves", HALF[dtype], (positions,), (y,), positions=positions.data_ptr(), y=y.data_ptr(), rows=positions.numel(), width=width)
+    call(
+        "waves", HALF[dtype], (positions,), (y,), positions=positions.data_ptr(), y=y.data_ptr(), rows=positions.numel(), width=width,
+        skip=skip, over=over,
+    )  # fmt: skip
     return y
 
 

@@ -1,0 +1,25 @@
+// An activation with two learned numbers (arXiv 2411.13010).
+#pragma once
+#include "rows.h"
+
+// ---- xielu: p x^2 + beta x above 0, else n (e^min(x, eps) - 1 - x) + beta x; p = ln(1 + e^alpha_p), n = beta + ln(1 + e^alpha_n)
+template <class T>
+struct Xielu {
+  const T *x, *alpha_p, *alpha_n, *beta, *eps;
+  T* y;
+  i64 n;
+  FIELDS(x, alpha_p, alpha_n, beta, eps, y, n)
+};
+template <class T>
+static i64 xielu_pieces(const Xielu<T>& a) {
+  return parts(a.n, GRAIN);
+}
+template <class T>
+static void xielu(const Xielu<T>& a, Work& work) {
+  const float beta = get(a.beta), eps = get(a.eps), up = std::log1p(std::exp(get(a.alpha_p))), down = beta + std::log1p(std::exp(get(a.alpha_n)));
+  for (i64 p; (p = work.next()) >= 0;)
+    for (i64 i = p * GRAIN; i < a.n && i < p * GRAIN + GRAIN; i++) {
+      const float x = get(a.x + i);  // one by one: near 0 only expm1 keeps the digits of e^x - 1 - x
+      put(a.y + i, (x > 0 ? up * x * x : (std::expm1(x < eps ? x : eps) - x) * down) + beta * x);
+    }
+}
