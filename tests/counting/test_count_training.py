@@ -10,10 +10,14 @@ import torch
 import judge
 from pellucid.checkpoint.adapter import layers
 from pellucid.checkpoint.new_adapter import new_adapter
+from pellucid.commands import main
 from pellucid.counting import training_memory
+from pellucid.counting.bounds import Device
 from pellucid.counting.distinct import distinct
 from pellucid.counting.meta_run import meta_model, run
 from pellucid.counting.training_memory import Way, kept
+from pellucid.counting.training_pace import training_pace
+from test_commands import Captured, judged, wrong
 from test_count_plans import bill_of
 from test_count_ranks import FAMILIES
 from tiny import DECODERS, LLAMA, tiny
@@ -138,3 +142,33 @@ def test_adapters_train_little() -> None:
     assert int(numbers["flops.adapters"]) == 6 * 4 * inner * 40
     mixing = 2 * 2 * 4 * 4 * 8 * 20 * 20
     assert int(numbers["flops.backward"]) == int(bill["flops.prefill"]) - mixing + 2 * mixing
+
+
+@pytest.mark.parametrize("way", [Way(), Way(recompute=True), Way(rank=4), Way(shards=4)])
+def test_the_pace_of_a_step_by_hand(way: Way) -> None:
+    """On a device that multiplies slowly the products set it; on one that moves slowly the bytes, each read or written as often as said."""
+    bill = bill_of(LLAMA)
+    cost = {name: int(n) for name, n in training_memory.training(bill, way).items()}
+    moved = sum(2 * cost.get(f"memory.{name}", 0) for name in ("weights", "adapters", "gradients", "moments", "master"))
+    moved += cost["memory.weights" if way.rank is None else "memory.adapters"]
+    tokens = bill.setting.context * bill.setting.batch * way.shards
+    for device, seconds in (
+        (Device("d", 1e15, 1e15, {"float32": 1e6}), cost["flops.total"] / 1e6),
+        (Device("d", 1e15, 1e3, {"float32": 1e15}), moved / 1e3),
+    ):
+        pace = training_pace(bill, way, device, 0.5)
+        assert pace.seconds == pytest.approx(2 * seconds) and pace.rate == pytest.approx(tokens / pace.seconds)
+        assert pace.price(3.6) == pytest.approx(way.shards * 3.6 / 3600 * pace.seconds / tokens * 1e6)
+    held = cost["memory.total"]
+    assert [training_pace(bill, way, Device("d", m, 1.0, {"float32": 1.0})).fits for m in (held, held - 1)] == [True, False]
+
+
+def test_training_on_a_device_as_a_command(capsys: Captured) -> None:
+    line = ("count", "gpt2-small", "--context", 256, "--train", "--shards", 2, "--device", "h100", "--price", 3.6)
+    plain, half = (judged(capsys, *line, *more)[1]["training_bounds"] for more in ((), ("--efficiency", 0.5)))
+    assert half["seconds"] == pytest.approx(2 * plain["seconds"]) and plain["fits"] and plain["sets"] == "bandwidth"
+    assert half["price_of_a_million_tokens"] == pytest.approx(2 * 3.6 / 3600 / half["tokens_per_second"] * 1e6)
+    assert "training_bounds" not in judged(capsys, "count", "gpt2-small", "--context", 8, "--train")[1]
+    assert main(["count", "llama-3.1-8b", "--context", "2048", "--train", "--device", "rtx4090", "--lang", "zh"]) == 0
+    assert "一步放不下" in capsys.readouterr().out
+    assert "--efficiency is 2" in wrong(capsys, "count", "gpt2-small", "--train", "--device", "h100", "--efficiency", 2)

@@ -96,14 +96,15 @@ def add(app: typer.Typer) -> None:
         from pellucid.terminal import bill as drawing
         from pellucid.terminal import columns, tables
 
-        wanted = Wanted(users, ttft, tpot, devices, formats, prices, efficiency)
+        teaches = train or lora is not None  # then the efficiency is training's
+        wanted = Wanted(users, ttft, tpot, devices, formats, prices, None if teaches else efficiency)
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
         how |= {} if assume is None else {"assume": assume}
         how |= {} if kv is None else {"kv": kv}
         model_alone: dict[str, Any] = {"source": None, "fields": {}, "attn": None, "experts": None, "assume": None, "kv": None}
         of_draft = None if draft is None else counted(draft, **how | model_alone)
-        scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks, of_draft, accepted)
+        scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks, of_draft, accepted, efficiency)
         if wanted.any:
             single: dict[str, object] = {
                 "--device": device,

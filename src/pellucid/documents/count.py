@@ -12,6 +12,7 @@ from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.speculation import SHARES, Drafted
 from pellucid.counting.textbook import closed_forms
 from pellucid.counting.training_memory import Way, training
+from pellucid.counting.training_pace import training_pace
 from pellucid.counting.variants import kinds, other_kinds
 from pellucid.engine.proposals import MOST
 from pellucid.errors import UseError
@@ -27,6 +28,7 @@ class Scenario:
     """A use of the counted model. hour: the price of its device for an hour.  way: of training.  split: over ranks.
 
     draft: the bill of a model that guesses its next tokens.  accepted: the share of the guesses that are right, None for several.
+    efficiency: the share of the bound that training reaches.
     """
 
     hour: float | None = None
@@ -34,6 +36,7 @@ class Scenario:
     split: Split | None = None
     draft: Bill | None = None
     accepted: float | None = None
+    efficiency: float = 1.0
 
     @property
     def alone(self) -> bool:
@@ -51,6 +54,7 @@ def scenario(
     ranks: str | None = None,
     draft: Bill | None = None,
     accepted: float | None = None,
+    efficiency: float | None = None,
 ) -> Scenario:
     """Return the scenario of these settings; a UseError for a wrong one. price: of the device for an hour.  ranks: "tp=8,pp=2,ep=8"."""
     if accepted is not None and (draft is None or not 0 <= accepted <= 1):
@@ -63,7 +67,9 @@ def scenario(
     if price is not None and not (device and 0 <= price < 1e9):
         raise UseError("count.price.device", found=price)
     way = Way(lora, recompute, shards) if train or lora or recompute or shards > 1 else None
-    return Scenario(price, way, None if ranks is None else split_of(ranks), draft, accepted)
+    if efficiency is not None and not 0 < efficiency <= 1:
+        raise UseError("count.offers.range", name="--efficiency", found=efficiency, most=1)
+    return Scenario(price, way, None if ranks is None else split_of(ranks), draft, accepted, efficiency or 1.0)
 
 
 def device_of(bill: Bill) -> Device | None:
@@ -111,6 +117,8 @@ def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
     if scenario.way is not None:
         out["notes"] = [*bill.notes, *trained_in(bill, scenario.way)]
         out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in training(bill, scenario.way).items()}
+        if device is not None:
+            out["training_bounds"] = training_bounds(bill, scenario.way, device, scenario)
     if scenario.split is not None:
         out["ranks"] = over(bill, scenario.split, scenario.hour)
     if scenario.draft is not None:
@@ -164,6 +172,15 @@ def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
             if hour is not None:
                 out[phase]["price_of_a_million_tokens"] = price(bill, phase, device, hour)
     return out
+
+
+def training_bounds(bill: Bill, way: Way, device: Device, scenario: Scenario) -> dict[str, Any]:
+    """Return whether a step of training fits a device, its best time, and the price of a million tokens."""
+    best = training_pace(bill, way, device, scenario.efficiency)
+    out: dict[str, Any] = about(device) | {
+        "held": best.held, "fits": best.fits, "seconds": best.seconds, "tokens_per_second": best.rate, "sets": best.sets,
+    }  # fmt: skip
+    return out if scenario.hour is None else out | {"price_of_a_million_tokens": best.price(scenario.hour)}
 
 
 def about(device: Device) -> dict[str, Any]:

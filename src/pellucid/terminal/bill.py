@@ -34,7 +34,7 @@ def drawn(bill: Bill, width: int, view: Scenario = Scenario()) -> list[Text]:  #
     on_ranks = {} if view.split is None else over(bill, view.split, view.hour).get("bounds", {})
     blocks = [parameters(bill), kv_cache(bill, width), work(bill), textbook(bill, width), limits(bill, view, on_one, width)]
     if view.way is not None:
-        blocks.append(trained(bill, view.way, width))
+        blocks.append(trained(bill, view.way, view, width))
     if view.split is not None:
         blocks.append(over_ranks(bill, view, view.split, on_ranks, width))
     if view.draft is not None:

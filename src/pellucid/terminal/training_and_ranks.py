@@ -10,11 +10,11 @@ from pellucid.counting.bounds import parts
 from pellucid.counting.ranks import Split, ranks, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents.amount import Amount, scaled
-from pellucid.documents.count import Scenario, device_of, trained_in
+from pellucid.documents.count import Scenario, device_of, trained_in, training_bounds
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal import bounds as drawing
-from pellucid.terminal.bounds import headed
+from pellucid.terminal.bounds import headed, set_by
 from pellucid.terminal.table import Cell, Column, prose, table
 
 MEMORY = {
@@ -46,9 +46,9 @@ def row(name: str, n: Number, unit: str) -> list[Cell]:
     return [name, amount, " = ".join(x for x in (n.symbols, n.filled) if x)]
 
 
-def trained(bill: Bill, way: Way, width: int) -> list[Text]:
-    """Write the memory and FLOPs of one training step."""
-    cost = training(bill, way)
+def trained(bill: Bill, way: Way, view: Scenario, width: int) -> list[Text]:
+    """Write the memory and FLOPs of one training step, and on a device whether it fits, its best time and its price."""
+    cost, device = training(bill, way), device_of(bill)
     s = bill.setting
     out = [Text(say("count.train", context=count(s.context), batch=count(s.batch)), "bold")]
     memory = [row(held_as(bill, way, name), cost[f"memory.{name}"], "B") for name in MEMORY if f"memory.{name}" in cost]
@@ -57,9 +57,20 @@ def trained(bill: Bill, way: Way, width: int) -> list[Text]:
         *table([*headed(say("count.head.memory"), say("count.head.amount"), say("count.head.formula")), *memory], COLUMNS),
         *table([*headed(say("count.head.work"), say("count.head.amount"), say("count.head.formula")), *worked], COLUMNS),
     ]
+    out += [] if device is None else on_device(training_bounds(bill, way, device, view), view, width)
     out += [line for note in trained_in(bill, way) for line in prose(note, width)]
     out += prose(say("count.train.note"), width, "dim")
     return out + (prose(say("count.train.difference"), width, "dim") if "flops.idle" in cost else [])
+
+
+def on_device(report: Mapping[str, Any], view: Scenario, width: int) -> list[Text]:
+    """Write the bounds of a training step."""
+    sizes = {"device": report["device"], "held": scaled(report["held"], "B"), "memory": scaled(report["memory"], "B")}
+    sizes["ranks"] = 1 if view.way is None else view.way.shards
+    out = prose(say("count.train.fits" if report["fits"] else "count.train.large", **sizes), width, "" if report["fits"] else "bold red")
+    rate, share = f"{report['tokens_per_second']:.4g}", f"{view.efficiency:g}"
+    line = say("count.train.pace", seconds=Amount(report["seconds"], "s"), rate=rate, sets=set_by(report["sets"]), efficiency=share)
+    return out + prose(drawing.priced(line, report.get("price_of_a_million_tokens"), view.hour), width)
 
 
 def held_as(bill: Bill, way: Way, name: str) -> str:

@@ -1,0 +1,66 @@
+"""How fast a step of training can be at best, whether it fits, and what a million tokens cost.
+
+A step takes at least the time of its products at the dense peak of the dtype that multiplies, and of the bytes that each rank must move:
+its weights once forward and once backward, the weights that train once more as they are written, gradients and AdamW's numbers read and
+written. Activations may stay on the chip.
+"""
+
+from dataclasses import dataclass
+
+from pellucid.counting.bill import Bill
+from pellucid.counting.bounds import Device
+from pellucid.counting.training_memory import Way, training
+
+
+@dataclass(frozen=True)
+class TrainingPace:
+    """A step of training on a device. held: bytes of a rank.  compute, memory: seconds of products, and of bytes moved.
+
+    tokens: of a step, over all ranks.  ranks: that share the state, each with a batch of its own.
+    """
+
+    held: int
+    fits: bool
+    compute: float
+    memory: float
+    tokens: int
+    ranks: int
+
+    @property
+    def seconds(self) -> float:
+        return max(self.compute, self.memory)
+
+    @property
+    def sets(self) -> str:
+        """Return what sets the bound: "compute" or "bandwidth"."""
+        return "compute" if self.compute > self.memory else "bandwidth"
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second over all ranks."""
+        return self.tokens / self.seconds
+
+    def price(self, hour: float) -> float:
+        """Return the cost of a million tokens of training, at `hour` an hour and device."""
+        return self.ranks * hour / 3600 / self.rate * 1e6
+
+
+def training_pace(bill: Bill, way: Way, device: Device, efficiency: float = 1.0) -> TrainingPace:
+    """Return the pace of a step on a device. efficiency: the share of the bound that is reached."""
+    cost = training(bill, way)
+    bytes_of = {name: int(cost[f"memory.{name}"]) if f"memory.{name}" in cost else 0 for name in MOVED}
+    trained = "weights" if way.rank is None else "adapters"
+    moved = sum(times * bytes_of[name] for name, times in MOVED.items()) + bytes_of[trained]
+    peak = device.peak.get(bill.setting.activations) or device.peak["float32"]
+    held = int(cost["memory.total"])
+    return TrainingPace(
+        held,
+        held <= device.memory,
+        int(cost["flops.total"]) / peak / efficiency,
+        moved / device.bandwidth / efficiency,
+        bill.setting.batch * bill.setting.context * way.shards,
+        way.shards,
+    )
+
+
+MOVED = {"weights": 2, "adapters": 2, "gradients": 2, "moments": 2, "master": 2}  # how often each is read or written in a step
