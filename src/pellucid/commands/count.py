@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pellucid.terminal.grid import Grid
 
 MOST_TURNS = 1000
+LONGEST = 2**20  # tokens that a request is written
 PICTURES = ("treemap", "cache", "roofline")
 
 
@@ -57,6 +58,8 @@ def add(app: typer.Typer) -> None:
         svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help=say("count.help.svg"))] = None,
         picture: Annotated[str, typer.Option("--picture", metavar="NAME", help=say("count.help.picture"))] = "treemap",
         turns: Annotated[int | None, options.integer("--turns", say("count.help.turns"))] = None,
+        written: Annotated[int | None, options.integer("--written", say("count.help.written"))] = None,
+        reader: Annotated[str | None, typer.Option("--reader", metavar="NAME", help=say("count.help.reader"))] = None,
         assume: Annotated[str | None, typer.Option("--assume", metavar="TYPE", help=say("count.help.assume"))] = None,
         sources: Annotated[bool, typer.Option("--sources", help=say("count.help.sources"))] = False,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
@@ -105,6 +108,10 @@ def add(app: typer.Typer) -> None:
         model_alone: dict[str, Any] = {"source": None, "fields": {}, "attn": None, "experts": None, "assume": None, "kv": None}
         of_draft = None if draft is None else counted(draft, **how | model_alone)
         scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks, of_draft, accepted, efficiency)
+        if written is not None:
+            table_apart = reading_apart(models or [], written, reader, ranks, prices, efficiency, how)
+            show_or_write(screen, table_apart, csv, markdown)
+            return
         if wanted.any:
             single: dict[str, object] = {
                 "--device": device,
@@ -163,6 +170,36 @@ def conversation(models: list[str], turns: int, how: dict[str, Any]) -> "tuple[s
         raise UseError("count.turns.range", found=turns, most=min(context, MOST_TURNS))
     every = list(by_turn(lambda n: counted(models[0], **how | {"context": n}), turns, context, device_of(bill)))
     return "turns", turn_table(bill.model, every, how["device"])
+
+
+def reading_apart(
+    models: list[str],
+    written: int,
+    reader: str | None,
+    ranks: str | None,
+    prices: str | None,
+    efficiency: float | None,
+    how: dict[str, Any],
+) -> "tuple[str, Grid]":
+    """Return the name and the table of prompts read on one kind of machine and answers written on another."""
+    from pellucid.api.count import count as counted
+    from pellucid.commands.serving_demand import chosen_devices, hourly_prices
+    from pellucid.counting.ranks import Split, split_of
+    from pellucid.counting.reading_apart import apart
+    from pellucid.terminal.apart_table import apart_table
+
+    name, share = how["device"], 1.0 if efficiency is None else efficiency
+    split = Split() if ranks is None else split_of(ranks)
+    if len(models) != 1 or name is None or not 1 <= written < LONGEST or not 0 < share <= 1 or split.pp > 1:
+        raise UseError("count.apart.one", found=len(models), most=LONGEST - 1)
+    both = chosen_devices(",".join(dict.fromkeys((reader or name, name))))
+    one = counted(models[0], **how | {"batch": 1})
+    if "flops.decode" not in one:
+        raise UseError("count.offers.encoder", model=one.model)
+    mean = one.setting.context + written // 2
+    texts = counted(models[0], **how | {"context": mean})
+    found = apart(one, texts, written, both[reader or name], both[name], split, share)
+    return "apart", apart_table(one.model, one.setting.context, found, reader or name, name, hourly_prices(prices, both))
 
 
 def of_recipe(screen: Screen, path: Path, device: str | None, price: float | None) -> None:
