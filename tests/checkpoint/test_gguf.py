@@ -20,9 +20,12 @@ from pellucid.api.model import load
 from pellucid.checkpoint.gguf import tensor_names
 from pellucid.checkpoint.gguf.block_types import TYPES
 from pellucid.checkpoint.gguf.gguf_header import read_gguf
+from pellucid.checkpoint.gguf.gguf_source import GgufSource
+from pellucid.checkpoint.gguf.hyperparameters import config_fields
 from pellucid.checkpoint.gguf.packed_tensor import PackedTensor
-from pellucid.checkpoint.gguf.written_model import OF_FAMILY, differing
+from pellucid.checkpoint.gguf.written_model import OF_FAMILY, differing, model_keys
 from pellucid.errors import PellucidError
+from pellucid.families.fields import Fields
 from pellucid.ops.blocks import Blocks
 
 BLOCKED = [t for t in TYPES if t.dequantise is not None]
@@ -38,6 +41,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("granitemoe", "plain", {}), ("smollm3", "plain", {}), ("arcee", "plain", {}), ("arcee", "yarn, biases", {}), ("seed_oss", "plain", {}),
     ("seed_oss", "every bias, tied", {}), ("olmo2", "plain", {}), ("hunyuan_v1_dense", "plain", {}), ("starcoder2", "plain", {}),
     ("starcoder2", "no biases, own head", {}), ("mamba2", "plain", {}), ("mamba2", "one group, biases, tied", {}),
+    ("granitemoehybrid", "plain", {}), ("granitemoehybrid", "dense, one group, tied", {}),
+    ("granitemoehybrid", "plain", {"position_embedding_type": "rope", "mamba_d_conv": 2}),
+    ("nemotron_h", "plain", {}), ("nemotron_h", "one group, narrow", {"mlp_hidden_act": "relu2"}),
 ]  # fmt: skip
 
 
@@ -77,7 +83,7 @@ def test_written_and_read_is_transformers(family: str, quirk: str, fields: dict[
     assert [*differing(model.config, again.config)] == [] and model.stops == again.stops
     names = {t.name for t in GGUFReader(tmp_path / "model.gguf").tensors}
     arch = next(n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == OF_FAMILY[family])
-    known = {gguf.TENSOR_NAMES[t].format(bid=i) for t in gguf.MODEL_TENSORS[arch] for i in range(len(model.config.layers))}
+    known = {gguf.TENSOR_NAMES[t].format(bid=i) for t in gguf.MODEL_TENSORS[arch] for i in range(made.hf.config.num_hidden_layers)}
     known |= {gguf.TENSOR_NAMES[gguf.MODEL_TENSOR.ROPE_FACTORS_LONG], gguf.TENSOR_NAMES[gguf.MODEL_TENSOR.ROPE_FACTORS_SHORT]}
     assert {n.removesuffix(".weight").removesuffix(".bias") for n in names} <= known
 
@@ -276,3 +282,35 @@ def test_bert_and_its_kin_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(PellucidError, match="a model of family bert is not written as GGUF"):
         convert("pellucid/capitals-bert", tmp_path / "a.gguf")
     assert not (tmp_path / "a.gguf").exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "word"),
+    [
+        ("granitemoehybrid", {"attention.head_count_kv": [2, 2]}, "for each block"),
+        ("granitemoehybrid", {"attention.head_count_kv": [0, 0, 0]}, "0, and one other number"),
+        ("granitemoehybrid", {"attention.head_count_kv": 2}, "attention.head_count_kv"),
+        ("granitemoehybrid", {"ssm.time_step_rank": 7}, "ssm.time_step_rank"),
+        ("nemotron_h", {"feed_forward_length": [0, 48, 0, 48]}, "for each block"),
+        ("nemotron_h", {"feed_forward_length": [0, 0, 0, 0, 0]}, "0, and one other number"),
+        ("nemotron_h", {"rope.scaling.finetuned": True}, "rope.scaling.finetuned"),
+    ],
+)
+def test_lists_by_layer_that_do_not_fit(family: str, change: dict[str, Any], word: str) -> None:
+    made = judge.make(family, "plain")
+    keys = model_keys(OF_FAMILY[family], load(made.folder, dtype="float32").config)
+    own = {n.removeprefix(f"{OF_FAMILY[family]}."): v for n, v in keys.items()} | change
+    source = GgufSource(Fields(own, "GGUF", (), f"{OF_FAMILY[family]}."), {"token_embd.weight": (97, 32)}, lambda name: torch.zeros(1))
+    with pytest.raises(PellucidError, match=word):
+        config_fields(OF_FAMILY[family], source)
+
+
+def test_hybrids_that_the_format_cannot_hold() -> None:
+    for family, quirk in (
+        ("granitemoehybrid", "rope, limits, short"),
+        ("granitemoehybrid", "states alone, biases"),
+        ("nemotron_h", "experts"),
+    ):
+        made = judge.make(family, quirk)
+        with pytest.raises(PellucidError, match=OF_FAMILY[family]):
+            convert(made.folder, made.folder / "model.gguf", quant="f32")

@@ -25,7 +25,8 @@ from pellucid.checkpoint.disk import inside, regular, stamp
 from pellucid.checkpoint.folder import GGUF, INDEX, Contents, Folder
 from pellucid.checkpoint.gguf import tensor_names, tokenizer_keys
 from pellucid.checkpoint.gguf.gguf_header import GgufHeader, Tensors, read_gguf
-from pellucid.checkpoint.gguf.hyperparameters import GgufSource, config_fields
+from pellucid.checkpoint.gguf.gguf_source import GgufSource
+from pellucid.checkpoint.gguf.hyperparameters import config_fields
 from pellucid.checkpoint.gguf.packed_tensor import PackedTensor
 from pellucid.checkpoint.packing import Packing, check_quant
 from pellucid.checkpoint.safetensors_file import Entry

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid.checkpoint.gguf.gguf_source import GgufSource
+from pellucid.checkpoint.gguf.hybrid_keys import granitehybrid, nemotron_h
 from pellucid.config import Llama3
 from pellucid.errors import ConfigError
-from pellucid.families.fields import Fields
 from pellucid.families.rope import mscale
 from pellucid.messages import All
 
@@ -30,22 +31,6 @@ HARMLESS = {
     "rope.scaling.yarn_log_multiplier",
 }
 Parts = Mapping[str, Any]
-
-
-class GgufSource:
-    """What a GGUF file says of its architecture. keys: the fields after "llama.".  shapes: of tensors by name.  read(name): a tensor."""
-
-    def __init__(self, keys: Fields, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str], Tensor]) -> None:
-        self.keys, self.shapes, self.read = keys, shapes, read
-
-    def has(self, name: str) -> bool:
-        """True if the file has this tensor."""
-        return name in self.shapes
-
-    def factors(self, name: str) -> list[float]:
-        """Return a small tensor as decimal numbers."""
-        values: list[float] = [float(str(x)) for x in self.read(name).flatten().float().numpy()]
-        return values
 
 
 def shared(s: GgufSource, model_type: str, architecture: str, eps: str = "attention.layer_norm_rms_epsilon") -> dict[str, Any]:
@@ -329,6 +314,7 @@ ARCHITECTURES: dict[str, Callable[[GgufSource], dict[str, Any]]] = {
     "llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3moe": qwen3moe, "gemma": gemma, "gemma2": gemma2, "gemma3": gemma3,
     "phi3": phi3, "gpt2": gpt2, "glm4": glm4, "gpt-oss": gpt_oss, "granite": granite, "granitemoe": granite, "smollm3": smollm3,
     "arcee": arcee, "seed_oss": seed_oss, "olmo2": olmo2, "hunyuan-dense": hunyuan, "starcoder2": starcoder2, "mamba2": mamba2,
+    "granitehybrid": granitehybrid, "nemotron_h": nemotron_h,
 }  # fmt: skip
 
 

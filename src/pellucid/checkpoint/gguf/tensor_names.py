@@ -125,11 +125,10 @@ def olmo2(cfg: Config) -> tuple[Rule, ...]:
     return (*ends(), layer("post_attention_norm", "attn_norm"), layer("post_ffw_norm", "ffn_norm"), *QKVO, *QK_NORMS, *GATED)
 
 
-def mamba2(cfg: Config) -> tuple[Rule, ...]:
-    spec = cfg.layers[0].attn
-    assert isinstance(spec, Mamba2)
+def scan(cfg: Config) -> tuple[Rule, ...]:
+    """Return the rules of Mamba-2's part and its norm, of any layer."""
+    spec = next(one.attn for one in cfg.layers if isinstance(one.attn, Mamba2))
     return (
-        *ends(),
         layer("attn_norm", "mamba_norm"),
         layer("ssm_in", tuple(f"mamba.{n}" for n in ("z", "x", "b", "c", "dt_in")), SPLIT),
         Rule("blk.{i}.ssm_conv1d.weight", tuple(f"layers.{{i}}.mamba.{n}_kernel" for n in "xbc"), FLAT_CHANNELS),
@@ -142,8 +141,36 @@ def mamba2(cfg: Config) -> tuple[Rule, ...]:
     )
 
 
+def mamba2(cfg: Config) -> tuple[Rule, ...]:
+    return (*ends(), *scan(cfg))
+
+
+def granitehybrid(cfg: Config) -> tuple[Rule, ...]:
+    attn = next(one.attn for one in cfg.layers if not isinstance(one.attn, Mamba2))
+    turned = (layer(f"attn_{n}", f"attn.{n}", side_by_side(heads)) for n, heads in (("q", attn.heads), ("k", attn.kv_heads or 1)))
+    beside = (layer(f"ffn_{n}_shexp", f"ffn.shared.{n}") for n in ("gate", "up", "down"))
+    return (*ends(), *PRE_NORMS, *turned, *QKVO[2:], *scan(cfg), *EXPERTS, *beside, *GATED)
+
+
+def at(rule: Rule, disk: int, ours: int) -> Rule:
+    """Return a layer's rule for one layer, which has another number in the file."""
+    return Rule(rule.disk.replace("{i}", str(disk)), tuple(n.replace("{i}", str(ours)) for n in rule.names), rule.layout)
+
+
+def nemotron_h(cfg: Config) -> tuple[Rule, ...]:
+    """Return the table of a file whose blocks are single parts: a feed-forward part is a block behind that of the part before it."""
+    state, attends = scan(cfg), (layer("attn_norm", "attn_norm"), *QKVO)
+    feeds, out, disk = (layer("attn_norm", "ffn_norm"), *GATED[1:]), [*ends()], 0
+    for i, one in enumerate(cfg.layers):
+        for rules in (state if isinstance(one.attn, Mamba2) else attends, *([feeds] if one.ffn.width else [])):
+            out += [at(rule, disk, i) for rule in rules]
+            disk += 1
+    return tuple(out)
+
+
 TABLES: dict[str, Callable[[Config], tuple[Rule, ...]]] = {
     "llama": llama, "qwen2": qwen, "qwen3": qwen, "qwen3moe": qwen, "gemma": gemma, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3,
     "gpt2": gpt2, "glm4": glm4, "gpt-oss": gpt_oss, "granite": llama, "granitemoe": llama, "smollm3": llama, "arcee": llama,
-    "seed_oss": seed_oss, "olmo2": olmo2, "hunyuan-dense": qwen, "starcoder2": qwen, "mamba2": mamba2,
+    "seed_oss": seed_oss, "olmo2": olmo2, "hunyuan-dense": qwen, "starcoder2": qwen, "mamba2": mamba2, "granitehybrid": granitehybrid,
+    "nemotron_h": nemotron_h,
 }  # fmt: skip

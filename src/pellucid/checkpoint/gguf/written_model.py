@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from pellucid.checkpoint.fill import targets
 from pellucid.checkpoint.gguf.block_types import BY_NAME
+from pellucid.checkpoint.gguf.gguf_source import GgufSource
 from pellucid.checkpoint.gguf.gguf_writer import WrittenTensor
-from pellucid.checkpoint.gguf.hyperparameters import GgufSource, config_fields, llama3_factors
+from pellucid.checkpoint.gguf.hybrid_keys import KEYS as HYBRIDS
+from pellucid.checkpoint.gguf.hyperparameters import config_fields, llama3_factors
 from pellucid.checkpoint.gguf.packed_tensor import FORMS
 from pellucid.checkpoint.gguf.tensor_names import TABLES
 from pellucid.config import Attention, Config, LinearScaling, Llama3, LongRope, Mamba2, Moe, Rope, Yarn
@@ -32,6 +34,7 @@ OF_FAMILY = {
     "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma3": "gemma3", "phi3": "phi3", "gpt2": "gpt2", "glm4": "glm4",
     "gpt_oss": "gpt-oss", "granite": "granite", "granitemoe": "granitemoe", "smollm3": "smollm3", "arcee": "arcee",
     "seed_oss": "seed_oss", "olmo2": "olmo2", "hunyuan_v1_dense": "hunyuan-dense", "starcoder2": "starcoder2", "mamba2": "mamba2",
+    "granitemoehybrid": "granitehybrid", "nemotron_h": "nemotron_h",
 }  # fmt: skip
 WINDOWED = {"gemma2", "gemma3", "phi3", "gpt-oss"}
 KINDS = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0"}
@@ -49,11 +52,16 @@ def architecture(family: str) -> str:
 def model_keys(name: str, cfg: Config) -> Keys:
     """Return the keys of an architecture for a config."""
     attn, ffn = cfg.layers[0].attn, cfg.layers[0].ffn
+    keys: Keys
+    if name in HYBRIDS:
+        scan = next((one.attn for one in cfg.layers if isinstance(one.attn, Mamba2)), None)
+        keys = ({} if scan is None else state_keys(cfg, scan)) | HYBRIDS[name](cfg)
+        return {f"{name}.{key}": value for key, value in keys.items() if value is not None}
     if isinstance(attn, Mamba2):
         return {f"{name}.{key}": value for key, value in state_keys(cfg, attn).items()}
     assert isinstance(attn, Attention)
     eps = "attention.layer_norm_epsilon" if name in ("gpt2", "starcoder2") else "attention.layer_norm_rms_epsilon"
-    keys: Keys = {
+    keys = {
         "vocab_size": cfg.vocab, "context_length": cfg.context, "embedding_length": cfg.width, "block_count": len(cfg.layers),
         "feed_forward_length": ffn.width, "attention.head_count": attn.heads, "attention.head_count_kv": attn.kv_heads, eps: cfg.eps,
     }  # fmt: skip
