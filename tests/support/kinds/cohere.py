@@ -8,6 +8,7 @@ KIND = Kind(
         "plain": {},
         "biases, own head": {"attention_bias": True, "tie_word_embeddings": False, "num_key_value_heads": 4},
         "another factor": {"logit_scale": 0.3, "hidden_act": "gelu", "layer_norm_eps": 0.01},
+        "one group, a wide epsilon": {"num_key_value_heads": 1, "layer_norm_eps": 0.02},
     },
     dtypes=("plain",),
     changes=(

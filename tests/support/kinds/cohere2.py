@@ -12,6 +12,7 @@ KIND = Kind(
             "attention_bias": True,
         },
         "another factor, own head": {"logit_scale": 0.3, "tie_word_embeddings": False, "layer_norm_eps": 0.01, "sliding_window": 9},
+        "one group, a wide epsilon": {"num_key_value_heads": 1, "layer_norm_eps": 0.02},
     },
     changes=(("plain", {"sliding_window": 7}), ("plain", {"logit_scale": 0.07})),
     refused=(

@@ -8,6 +8,7 @@ KIND = Kind(
         "plain": {},
         "relu": {"activation": "relu", "hidden_dim": 128},
         "wide heads": {"n_heads": 2, "n_layers": 3, "sinusoidal_pos_embds": True},
+        "two heads, narrow": {"n_heads": 2, "hidden_dim": 40},
     },
     changes=(("plain", {"activation": "gelu_new"}), ("wide heads", {"n_heads": 4})),
     refused=(

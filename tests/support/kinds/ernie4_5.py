@@ -8,6 +8,7 @@ KIND = Kind(
         "plain": {},
         "biases, own head": {"use_bias": True, "tie_word_embeddings": False, "head_dim": 12},
         "llama3": {"rope_parameters": LLAMA3, "rms_norm_eps": 0.01, "num_key_value_heads": 1},
+        "one group, a wide epsilon": {"num_key_value_heads": 1, "rms_norm_eps": 0.02},
     },
     changes=(("plain", {"rope_parameters": {"rope_type": "default", "rope_theta": 510_000.0}}), ("plain", {"hidden_act": "gelu"})),
     refused=(

@@ -15,6 +15,7 @@ KIND = Kind(
             "rms_norm_eps": 0.01,
         },
         "biases, tied": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "logits_scaling": 6.0},
+        "one group, a wide epsilon": {"num_key_value_heads": 1, "rms_norm_eps": 0.02},
     },
     changes=(
         ("plain", {"embedding_multiplier": 12.5}),

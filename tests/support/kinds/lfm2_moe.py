@@ -17,6 +17,7 @@ KIND = Kind(
         "plain": {},
         "as chosen, scaled": {"use_expert_bias": False, "routed_scaling_factor": 2.5, "num_dense_layers": 0},
         "not normalised, biases": {"norm_topk_prob": False, "conv_bias": True, "conv_L_cache": 4, "num_attention_heads": 2},
+        "one group, a wide epsilon": {"num_key_value_heads": 1, "norm_eps": 0.02},
     },
     dtypes=("plain",),
     changes=(("plain", {"norm_topk_prob": False}), ("plain", {"num_experts_per_tok": 2}), ("plain", {"routed_scaling_factor": 1.1})),

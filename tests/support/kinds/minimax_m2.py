@@ -13,6 +13,7 @@ KIND = Kind(
             "head_dim": 24,
             "tie_word_embeddings": True,
         },
+        "one group, a wide epsilon": {"num_key_value_heads": 1, "rms_norm_eps": 0.02},
     },
     dtypes=("plain",),
     changes=(("plain", {"num_experts_per_tok": 2}), ("plain", {"rms_norm_eps": 1.1e-05})),

@@ -16,6 +16,7 @@ KIND = Kind(
         "plain": {},
         "relu, wide heads": {"hidden_act": "relu", "num_attention_heads": 2, "layer_norm_eps": 0.01},
         "deeper, tanh gelu": {"num_hidden_layers": 3, "hidden_act": "gelu_new", "intermediate_size": 128},
+        "two heads, a wide epsilon": {"num_attention_heads": 2, "layer_norm_eps": 0.02},
     },
     dtypes=("plain",),
     changes=(("plain", {"hidden_act": "gelu_new"}), ("plain", {"layer_norm_eps": 1.1e-06})),

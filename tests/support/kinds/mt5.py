@@ -9,6 +9,7 @@ KIND = Kind(
         "plain": {},
         "own head": {"num_decoder_layers": 1},
         "relu without a gate": {"feed_forward_proj": "relu", "num_decoder_layers": None, "layer_norm_epsilon": 0.01},
+        "two heads, a wide epsilon": {"num_heads": 2, "d_kv": 12, "layer_norm_epsilon": 0.02},
     },
     changes=(("plain", {"relative_attention_max_distance": 24}), ("plain", {"feed_forward_proj": "gated-silu"})),
     refused=(

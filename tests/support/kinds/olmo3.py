@@ -14,6 +14,7 @@ KIND = Kind(
             "head_dim": 24,
             "sliding_window": 9,
         },
+        "one group, a wide epsilon": {"num_key_value_heads": 1, "rms_norm_eps": 0.02},
     },
     dtypes=("plain", "yarn in full layers"),
     changes=(

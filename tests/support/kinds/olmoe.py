@@ -8,6 +8,7 @@ KIND = Kind(
         "plain": {},
         "shares normalised, biases": {"norm_topk_prob": True, "attention_bias": True, "rms_norm_eps": 0.01},
         "one group, tied, gelu": {"num_key_value_heads": 1, "tie_word_embeddings": True, "hidden_act": "gelu"},
+        "one group, a wide epsilon": {"num_key_value_heads": 1, "rms_norm_eps": 0.02},
     },
     dtypes=("plain",),
     changes=(("plain", {"norm_topk_prob": True}), ("plain", {"num_experts_per_tok": 2})),

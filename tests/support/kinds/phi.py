@@ -11,6 +11,7 @@ KIND = Kind(
             "hidden_act": "relu",
             "rope_parameters": {"rope_type": "default", "rope_theta": 25_000.0, "partial_rotary_factor": 1.0},
         },
+        "one group, a wide epsilon": {"num_key_value_heads": 1, "layer_norm_eps": 0.02},
     },
     changes=(
         ("plain", {"hidden_act": "gelu"}),

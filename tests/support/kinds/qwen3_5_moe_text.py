@@ -11,6 +11,7 @@ KIND = Kind(
         "plain": {},
         "one expert, tied": {"num_experts_per_tok": 1, "tie_word_embeddings": True, "linear_num_key_heads": 1},
         "all attend once": {"layer_types": ["full_attention", "linear_attention", "linear_attention"], "rms_norm_eps": 0.01},
+        "one group, a wide epsilon": {"num_key_value_heads": 1, "rms_norm_eps": 0.02},
     },
     dtypes=("plain",),
     changes=(("plain", {"num_experts_per_tok": 2}),),

@@ -16,6 +16,7 @@ KIND = Kind(
         "plain": {},
         "relu, one kind": {"hidden_act": "relu", "type_vocab_size": 1, "layer_norm_eps": 0.01},
         "further on": {"pad_token_id": 98, "num_hidden_layers": 3, "num_attention_heads": 2},
+        "two heads, a wide epsilon": {"num_attention_heads": 2, "layer_norm_eps": 0.02},
     },
     dtypes=("plain",),
     changes=(("plain", {"hidden_act": "gelu_new"}), ("plain", {"pad_token_id": 96}), ("plain", {"layer_norm_eps": 1.1e-06})),

@@ -12,6 +12,7 @@ KIND = Kind(
             "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "default", "rope_theta": 25_000.0, "partial_rotary_factor": 1.0},
         },
+        "one group, a wide epsilon": {"num_key_value_heads": 1, "layer_norm_eps": 0.02},
     },
     dtypes=("plain",),
     changes=(
