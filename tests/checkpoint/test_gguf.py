@@ -287,12 +287,12 @@ def test_bert_and_its_kin_are_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "change", "word"),
     [
-        ("granitemoehybrid", {"attention.head_count_kv": [2, 2]}, "for each block"),
-        ("granitemoehybrid", {"attention.head_count_kv": [0, 0, 0]}, "0, and one other number"),
+        ("granitemoehybrid", {"attention.head_count_kv": [2, 2]}, "== block_count"),
+        ("granitemoehybrid", {"attention.head_count_kv": [0, 0, 0]}, r"== \{0, n\}"),
         ("granitemoehybrid", {"attention.head_count_kv": 2}, "attention.head_count_kv"),
         ("granitemoehybrid", {"ssm.time_step_rank": 7}, "ssm.time_step_rank"),
-        ("nemotron_h", {"feed_forward_length": [0, 48, 0, 48]}, "for each block"),
-        ("nemotron_h", {"feed_forward_length": [0, 0, 0, 0, 0]}, "0, and one other number"),
+        ("nemotron_h", {"feed_forward_length": [0, 48, 0, 48]}, "== block_count"),
+        ("nemotron_h", {"feed_forward_length": [0, 0, 0, 0, 0]}, r"== \{0, n\}"),
         ("nemotron_h", {"rope.scaling.finetuned": True}, "rope.scaling.finetuned"),
     ],
 )

@@ -159,8 +159,8 @@ def test_the_pace_of_a_step_by_hand(way: Way) -> None:
         pace = training_pace(bill, way, device, 0.5)
         assert pace.seconds == pytest.approx(2 * seconds) and pace.rate == pytest.approx(tokens / pace.seconds)
         assert pace.price(3.6) == pytest.approx(way.shards * 3.6 / 3600 * pace.seconds / tokens * 1e6)
-    held = cost["memory.total"]
-    assert [training_pace(bill, way, Device("d", m, 1.0, {"float32": 1.0})).fits for m in (held, held - 1)] == [True, False]
+    size = cost["memory.total"]
+    assert [training_pace(bill, way, Device("d", m, 1.0, {"float32": 1.0})).fits for m in (size, size - 1)] == [True, False]
 
 
 def test_training_on_a_device_as_a_command(capsys: Captured) -> None:

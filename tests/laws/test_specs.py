@@ -13,10 +13,11 @@ from pellucid.counting.variants import with_attention
 from pellucid.errors import UseError
 
 ROOT = Path(pellucid.__file__).parent
-KINDS = {"Attention", "CrossAttention", "Latent", "Mlp", "GatedMlp", "Moe", "InputWeightedMoe"}
+KINDS = {"Attention", "CrossAttention", "Latent", "Mlp", "GatedMlp", "Moe", "InputWeightedMoe", "SparseMixerMoe"}
 
 ALLOWED = {
     "analysis/catalogue.py": "counts what latent attention would store without its latent",
+    "checkpoint/gguf/hybrid_keys.py": "GGUF's keys of hybrids say which layers attend",
     "checkpoint/gguf/written_model.py": "GGUF's keys of a layer differ by its kind",
     "counting/variants.py": "makes experts from one MLP",
     "engine/plans.py": "finds the parts whose memories a plan points to",

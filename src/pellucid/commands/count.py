@@ -198,8 +198,8 @@ def reading_apart(
         raise UseError("count.offers.encoder", model=one.model)
     mean = one.setting.context + written // 2
     texts = counted(models[0], **how | {"context": mean})
-    found = apart(one, texts, written, both[reader or name], both[name], split, share)
-    return "apart", apart_table(one.model, one.setting.context, found, reader or name, name, hourly_prices(prices, both))
+    estimate = apart(one, texts, written, both[reader or name], both[name], split, share)
+    return "apart", apart_table(one.model, one.setting.context, estimate, reader or name, name, hourly_prices(prices, both))
 
 
 def of_recipe(screen: Screen, path: Path, device: str | None, price: float | None) -> None:

@@ -14,7 +14,7 @@ from pellucid.counting.ranks import Split, pace
 
 
 @dataclass(frozen=True)
-class Apart:
+class SeparateMachines:
     """A request on machines that read and machines that write, of `ranks` devices each. written: its tokens.  batch: texts at once.
 
     read: seconds of its prompt.  step: seconds of one token of all texts.  read_together: seconds of the prompt on a machine that writes.
@@ -51,7 +51,9 @@ class Apart:
         return self.step + self.batch * self.read_together / self.written
 
 
-def apart(one: Bill, all_texts: Bill, written: int, reads: Device, writes: Device, split: Split, efficiency: float = 1.0) -> Apart:
+def apart(
+    one: Bill, all_texts: Bill, written: int, reads: Device, writes: Device, split: Split, efficiency: float = 1.0
+) -> SeparateMachines:
     """Return what a request takes. one: the bill of its prompt.  all_texts: of the batch, at a text's mean length.
 
     efficiency: the share of the bound that is reached.
@@ -61,4 +63,4 @@ def apart(one: Bill, all_texts: Bill, written: int, reads: Device, writes: Devic
     links = [device.link for device in (reads, writes)]
     over = None if None in links else sent / (min(link for link in links if link) * split.ranks)
     step = pace(all_texts, split, "decode", writes).seconds / efficiency
-    return Apart(written, all_texts.setting.batch, split.ranks, read, step, together, sent, over)
+    return SeparateMachines(written, all_texts.setting.batch, split.ranks, read, step, together, sent, over)

@@ -14,12 +14,12 @@ from pellucid.counting.training_memory import Way, training
 
 @dataclass(frozen=True)
 class TrainingPace:
-    """A step of training on a device. held: bytes of a rank.  compute, memory: seconds of products, and of bytes moved.
+    """A step of training on a device. rank_bytes: of a rank.  compute, memory: seconds of products, and of bytes moved.
 
     tokens: of a step, over all ranks.  ranks: that share the state, each with a batch of its own.
     """
 
-    held: int
+    rank_bytes: int
     fits: bool
     compute: float
     memory: float
@@ -52,10 +52,10 @@ def training_pace(bill: Bill, way: Way, device: Device, efficiency: float = 1.0)
     trained = "weights" if way.rank is None else "adapters"
     moved = sum(times * bytes_of[name] for name, times in MOVED.items()) + bytes_of[trained]
     peak = device.peak.get(bill.setting.activations) or device.peak["float32"]
-    held = int(cost["memory.total"])
+    rank_bytes = int(cost["memory.total"])
     return TrainingPace(
-        held,
-        held <= device.memory,
+        rank_bytes,
+        rank_bytes <= device.memory,
         int(cost["flops.total"]) / peak / efficiency,
         moved / device.bandwidth / efficiency,
         bill.setting.batch * bill.setting.context * way.shards,

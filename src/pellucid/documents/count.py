@@ -178,7 +178,7 @@ def training_bounds(bill: Bill, way: Way, device: Device, scenario: Scenario) ->
     """Return whether a step of training fits a device, its best time, and the price of a million tokens."""
     best = training_pace(bill, way, device, scenario.efficiency)
     out: dict[str, Any] = about(device) | {
-        "held": best.held, "fits": best.fits, "seconds": best.seconds, "tokens_per_second": best.rate, "sets": best.sets,
+        "held": best.rank_bytes, "fits": best.fits, "seconds": best.seconds, "tokens_per_second": best.rate, "sets": best.sets,
     }  # fmt: skip
     return out if scenario.hour is None else out | {"price_of_a_million_tokens": best.price(scenario.hour)}
 

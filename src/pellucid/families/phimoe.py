@@ -11,7 +11,7 @@ from pellucid.families.rope import kind, settings
 CHOSEN = 2  # SparseMixer is made for two
 
 
-def turned(hf: Fields, attn: c.Attention) -> c.Attention:
+def with_amount(hf: Fields, attn: c.Attention) -> c.Attention:
     """Return attention whose angles have the amount that the file states, which must be one for short and long texts."""
     scaling = settings(hf)
     if scaling is None or attn.rope is None:
@@ -28,7 +28,7 @@ def turned(hf: Fields, attn: c.Attention) -> c.Attention:
 
 def config(hf: Fields) -> c.Config:
     hf.maybe("original_max_position_embeddings")
-    attn = replace(turned(hf, llama.attention(hf, theta=1e6)), window=hf.maybe("sliding_window"))
+    attn = replace(with_amount(hf, llama.attention(hf, theta=1e6)), window=hf.maybe("sliding_window"))
     moe = moe_fields.by_softmax(hf, "intermediate_size", normalised=False, near=2 * hf.number("router_jitter_noise", 0.01, above=-1e-30))
     hf.relate(moe.chosen == CHOSEN, "num_experts_per_tok == 2", num_experts_per_tok=moe.chosen)
     hf.read |= {"input_jitter_noise"}

@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 
-from pellucid.counting.reading_apart import Apart
+from pellucid.counting.reading_apart import SeparateMachines
 from pellucid.documents.amount import Amount
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal.grid import Cell, Grid
 
 
-def apart_table(model: str, context: int, found: Apart, reads: str, writes: str, prices: Mapping[str, float]) -> Grid:
+def apart_table(model: str, context: int, estimate: SeparateMachines, reads: str, writes: str, prices: Mapping[str, float]) -> Grid:
     """Make the table. reads, writes: names of devices.  prices: an hour's, by device; without both there is no row of prices."""
     header = ["", say("count.apart.reads"), say("count.apart.writes"), say("count.apart.together")]
-    a = found
+    a = estimate
     rows: list[list[Cell]] = [
         [say("count.apart.machine"), *(f"{a.ranks} × {name}" for name in (reads, writes, writes))],
         [say("count.apart.request"), *(Amount(s, "s") for s in (a.read, a.write, a.together))],

@@ -26,8 +26,8 @@ def granitehybrid(s: GgufSource) -> dict[str, Any]:
     k = s.keys
     width, heads, layers = k.integer("embedding_length"), k.integer("attention.head_count"), k.integer("block_count", high=100_000)
     groups, experts = k.indices("attention.head_count_kv", heads + 1), k.integer("expert_count", 0, low=0)
-    k.relate(len(groups) == layers, "a number of attention.head_count_kv for each block", found=len(groups), blocks=layers)
-    k.relate(len(set(groups) - {0}) == 1 and 0 in groups, "attention.head_count_kv: 0, and one other number", found=sorted(set(groups)))
+    k.relate(len(groups) == layers, "len(attention.head_count_kv) == block_count", found=len(groups), blocks=layers)
+    k.relate(len(set(groups) - {0}) == 1 and 0 in groups, "set(attention.head_count_kv) == {0, n}", found=sorted(set(groups)))
     attends, keeps = next(i for i, n in enumerate(groups) if n), groups.index(0)
     turns = k.flag("rope.scaling.finetuned", False)
     k.read.add("rope.dimension_count")
@@ -54,7 +54,7 @@ def granitehybrid_keys(cfg: Config) -> dict[str, Any]:
     attn = next((one.attn for one in cfg.layers if isinstance(one.attn, Attention)), None)
     scan = next((one.attn for one in cfg.layers if isinstance(one.attn, Mamba2)), None)
     if attn is None or scan is None:
-        raise UseError("convert.lost", architecture="granitehybrid", found="layers of one kind")
+        raise UseError("convert.lost", architecture="granitehybrid", found="layers.attn")
     ffn, kv = cfg.layers[0].ffn, [one.attn.kv_heads if isinstance(one.attn, Attention) else 0 for one in cfg.layers]
     keys: dict[str, Any] = {"attention.head_count": attn.heads, "attention.head_count_kv": kv, "attention.scale": attn.scale}
     keys |= {"embedding_scale": cfg.embed_scale, "residual_scale": cfg.layers[0].gain, "logit_scale": 1 / cfg.logit_factor}
@@ -72,10 +72,13 @@ def nemotron_h(s: GgufSource) -> dict[str, Any]:
     k = s.keys
     heads, layers = k.integer("attention.head_count"), k.integer("block_count", high=100_000)
     groups, inside = k.indices("attention.head_count_kv", heads + 1), k.indices("feed_forward_length", 2**31)
-    per_block = "a number of attention.head_count_kv and feed_forward_length for each block"
+    per_block = "len(attention.head_count_kv) == len(feed_forward_length) == block_count"
     k.relate(len(groups) == len(inside) == layers, per_block, kv=len(groups), feed_forward=len(inside), blocks=layers)
     k.relate(
-        all(len(set(of) - {0}) == 1 for of in (groups, inside)), "0, and one other number", kv=sorted(set(groups)), feed=sorted(set(inside))
+        all(len(set(of) - {0}) == 1 for of in (groups, inside)),
+        "set(attention.head_count_kv) == {0, n}, set(feed_forward_length) == {0, m}",
+        kv=sorted(set(groups)),
+        feed=sorted(set(inside)),
     )
     inner, states, head = k.integer("ssm.inner_size"), k.integer("ssm.time_step_rank"), k.integer("attention.key_length")
     k.relate(inner % states == 0, "ssm.inner_size % ssm.time_step_rank == 0", inner=inner, heads=states)
@@ -101,7 +104,7 @@ def nemotron_h_keys(cfg: Config) -> dict[str, Any]:
     attn = next((one.attn for one in cfg.layers if isinstance(one.attn, Attention)), None)
     width = next((one.ffn.width for one in cfg.layers if one.ffn.width), None)
     if attn is None or width is None or any(one.ffn.experts for one in cfg.layers):
-        raise UseError("convert.lost", architecture="nemotron_h", found="experts, or no attention, or no feed-forward part")
+        raise UseError("convert.lost", architecture="nemotron_h", found="layers.ffn")
     groups, inside = list[int](), list[int]()
     for one in cfg.layers:
         groups += [one.attn.kv_heads if isinstance(one.attn, Attention) else 0, *([0] if one.ffn.width else [])]

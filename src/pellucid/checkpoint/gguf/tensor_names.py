@@ -147,9 +147,9 @@ def mamba2(cfg: Config) -> tuple[Rule, ...]:
 
 def granitehybrid(cfg: Config) -> tuple[Rule, ...]:
     attn = next(one.attn for one in cfg.layers if not isinstance(one.attn, Mamba2))
-    turned = (layer(f"attn_{n}", f"attn.{n}", side_by_side(heads)) for n, heads in (("q", attn.heads), ("k", attn.kv_heads or 1)))
-    beside = (layer(f"ffn_{n}_shexp", f"ffn.shared.{n}") for n in ("gate", "up", "down"))
-    return (*ends(), *PRE_NORMS, *turned, *QKVO[2:], *scan(cfg), *EXPERTS, *beside, *GATED)
+    rotary = (layer(f"attn_{n}", f"attn.{n}", side_by_side(heads)) for n, heads in (("q", attn.heads), ("k", attn.kv_heads or 1)))
+    shared = (layer(f"ffn_{n}_shexp", f"ffn.shared.{n}") for n in ("gate", "up", "down"))
+    return (*ends(), *PRE_NORMS, *rotary, *QKVO[2:], *scan(cfg), *EXPERTS, *shared, *GATED)
 
 
 def at(rule: Rule, disk: int, ours: int) -> Rule:
