@@ -73,6 +73,8 @@ RECIPES: list[tuple[str, str, dict[str, str | None]]] = [
     ("recipe.field", "train.batch", {"batch": "9223372036854775808"}),
     ("recipe.field", "train.micro", {"train__micro": "3"}),
     ("recipe.field", "train.schedule", {"train__schedule": '"step"'}),
+    ("recipe.field", "train.dtype", {"train__dtype": '"float16"'}),
+    ("recipe.near", "train.dtyp", {"train__dtyp": '"bfloat16"'}),
     ("recipe.field", "train.schedule", {"train__cooldown": "0.5"}),
     ("recipe.field", "train.cooldown", {"train__schedule": '"wsd"\ncooldown = 2'}),
     ("recipe.field", "model.from", {"objective": '"chat"'}),

@@ -10,8 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pellucid.api.model import Model
 from pellucid.errors import TokenizerError
+from pellucid.nn.transformer import cast
 from pellucid.notebook import checked
 from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from pellucid.training import run_recipe
@@ -48,7 +51,8 @@ class Run(Replay):
         """
         step = max((entry["step"] for entry in self.log), default=0) if step is None else step
         run, (_, family, hf) = self.to(step), self.built
-        module = copy.deepcopy(run.model).eval()
+        module = cast(copy.deepcopy(run.model).eval(), torch.float32)
+        run.weights.unrounded(module)
         fields = {"architectures": [family.architecture], **hf, "dtype": "float32"}
         model = Model(f"{self.recipe.name} at step {step}", module, family, fields, self.tokenizer)
         if (adapter := self.beginning.adapter) is not None:

@@ -34,7 +34,8 @@ from pellucid.watching.meta import META
 @dataclass(frozen=True)
 class Way:
     """How to train. rank: of LoRA on every matrix of the layers, or None for all weights.  shards: ranks that share weights, gradients
-    and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.
+    and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.  summed: gradients of several forwards are added in
+    float32.
 
     adapted: of LoRA on some matrices, their paths within a layer; low: the numbers in all A and B then. What these keep for the backward is
     counted in each layer of a kind.
@@ -44,6 +45,7 @@ class Way:
     recompute: bool = False
     shards: int = 1
     master: bool = True
+    summed: bool = False
     adapted: tuple[str, ...] | None = None
     low: int | None = None
 
@@ -62,7 +64,7 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     kinds = {"weights": Number(int(bill[weights]), weights)}
     if way.rank is not None:
         kinds["adapters"] = product("A·4", trained=trained, four=4)
-    each = size if way.rank is None else 4
+    each = size if way.rank is None and not way.summed else 4
     kinds["gradients"] = product(f"{of}·{each}", trained=trained, each=each)
     kinds["moments"] = product(f"2·{of}·4", two=2, trained=trained, four=4)  # AdamW's two, arXiv 1711.05101
     if way.master and size < 4 and way.rank is None:
@@ -103,13 +105,13 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
         value = 2 * rows * through + 2 * int(mixing)
         out["flops.backward"] = Number(value, "2·T·matrices + 2·attention", f"2·{rows:,}·{through:,} + 2·{mixing.value:,}")
     if way.recompute:
-        out["flops.recompute"] = Number(forward.value, "forward")
+        out["flops.recompute"] = blocks_of(bill)
     out["flops.total"] = total([(n.removeprefix("flops."), 1, x) for n, x in out.items()])
     if crosses:
         return out
     active = int(bill["parameters.active"])
     out["flops.textbook"] = product("6·N·T", six=6, active=active, rows=rows)
-    if way == Way(shards=way.shards, master=way.master):
+    if way == Way(shards=way.shards, master=way.master, summed=way.summed):
         out["flops.attention"] = product("3·attention", three=3, mixing=int(mixing))
         out["flops.idle"] = product("6·T·(matrices − N)", six=6, rows=rows, idle=through - active)
     return out
@@ -123,6 +125,14 @@ def forward_of(bill: Bill) -> Number:
     counts = ran(bill.reduced.config, s.context, 0, s.batch, s.source or s.context)
     places = ((bill.reduced.place(path), n) for path, n in counts.flops.items())
     return Number(sum(place[1] * n for place, n in places if place is not None))
+
+
+def blocks_of(bill: Bill) -> Number:
+    """Return the FLOPs of one forward of the blocks, which recomputation adds at most: torch leaves out what no gradient needs."""
+    s, reduced = bill.setting, bill.reduced
+    counts = ran(reduced.config, s.context, 0, s.batch, None if bill.config.encoder is None else s.source or s.context)
+    places = ((reduced.place(path), path, n) for path, n in counts.flops.items())
+    return Number(sum(place[1] * n for place, path, n in places if place is not None and "layers." in path), "blocks")
 
 
 def adapters(bill: Bill, way: Way) -> int:

@@ -28,26 +28,25 @@ from pellucid.training.start import base_folder
 from pellucid.training.texts import Texts
 from pellucid.watching.meta import META
 
-ALL = Way(master=False)  # every weight, in one dtype
-DTYPE = "float32"  # of weights, gradients and moments, as the loop has them
+FULL = "float32"  # of moments, and of the weights that the optimizer changes
 
 
 @dataclass(frozen=True)
 class RecipeBill:
     """A recipe's counts. bill: of one forward's rows, each full and of one document.  hour: the price of the device for an hour.
 
-    way: what trains, all weights or an adapter.
+    way: what trains, all weights or an adapter, and in which dtypes.
     """
 
     bill: Bill
     steps: int
     forwards: int
     hour: float | None
-    way: Way = ALL
+    way: Way
 
     @property
     def scenario(self) -> Scenario:
-        """Return the scenario of the bill: training in one dtype."""
+        """Return the scenario of the bill."""
         return Scenario(self.hour, self.way)
 
     def run(self) -> dict[str, int | float | None]:
@@ -55,7 +54,7 @@ class RecipeBill:
         s, device = self.bill.setting, device_of(self.bill)
         forwards = self.steps * self.forwards
         flops = forwards * int(training(self.bill, self.way)["flops.total"])
-        peak = device.peak.get(DTYPE) if device is not None else None
+        peak = device.peak.get(s.activations) if device is not None else None
         hours = flops / peak / 3600 if peak else None
         price = None if hours is None or self.hour is None else hours * self.hour
         return {"steps": self.steps, "tokens": forwards * s.batch * s.context, "flops": flops, "hours": hours, "price": price}
@@ -78,9 +77,10 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
     family, cfg = (
         understand({**recipe.model, "vocab_size": ids_of(recipe, data)}, str(recipe.path)) if recipe.base is None else config_of(recipe)
     )
-    rows, stored = recipe.train.micro or recipe.train.batch, (recipe.base.quant if recipe.base else None) or DTYPE
+    rows, dtype = recipe.train.micro or recipe.train.batch, recipe.train.dtype
+    stored = (recipe.base.quant if recipe.base else None) or dtype
     texts = rows * recipe.texts_a_row
-    bill = billed(cfg, family.name, recipe.name, data.length, texts, stored, DTYPE, device, plain=DTYPE)
+    bill = billed(cfg, family.name, recipe.name, data.length, texts, stored, dtype, device, plain=dtype)
     bill.notes.append(say("count.recipe.note", forwards=recipe.train.batch // rows))
     if isinstance(recipe.aim, DistilSettings):
         bill.notes.append(say("count.recipe.teacher", teacher=recipe.aim.teacher))
@@ -132,17 +132,18 @@ def config_of(recipe: Recipe) -> tuple[Family, Config]:
 
 
 def way_of(recipe: Recipe, family: Family, cfg: Config) -> Way:
-    """Return what trains. The matrices of an adapter are found as the run finds them, on a model without numbers."""
-    a = recipe.adapter
+    """Return what trains, and in which dtypes. The matrices of an adapter are found as the run finds them, on a model without numbers."""
+    a, s = recipe.adapter, recipe.train
+    every = Way(recompute=s.recompute, master=s.dtype != FULL, summed=s.dtype != FULL and (s.micro or s.batch) < s.batch)
     if a is None:
-        return ALL
+        return every
     with META:
         module = build(cfg)
     groups = targeted(module, family, a.targets).values()
     shapes = [[tuple(module.get_parameter(n).shape) for n in group.ours] for group in groups]
     low = sum(a.rank * (same[0][1] + sum(out for out, _ in same)) for same in shapes)
     paths = {short(n.removesuffix(".weight")) for group in groups for n in group.ours}
-    return replace(ALL, rank=a.rank, adapted=tuple(sorted(paths)), low=low)
+    return replace(every, rank=a.rank, adapted=tuple(sorted(paths)), low=low)
 
 
 def ids_of(recipe: Recipe, data: Texts) -> int:

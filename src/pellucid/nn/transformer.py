@@ -5,6 +5,7 @@ Encoder(tokens [B T], step) -> logits [B T V], or rows [B T D] where it has no h
 EncoderDecoder(source [B S], tokens [B T], step) -> logits [B T V]; its cross attention keeps keys and values of the encoder's rows
 """
 
+from collections.abc import Callable
 from itertools import islice
 from typing import TypeVar
 
@@ -24,9 +25,18 @@ from pellucid.watching.tap import tap
 Kind = TypeVar("Kind", bound=nn.Module)
 
 
-class Stack(nn.Module):
-    """What changes the embedding's rows (`add_entry`), the blocks, and the last norm. Blocks share a table of distance biases, if any."""
+def run(block: nn.Module, x: Tensor, step: Step) -> Tensor:
+    """Run a block on the rows x [B T D]."""
+    return block(x, step)  # type: ignore[no-any-return]
 
+
+class Stack(nn.Module):
+    """What changes the embedding's rows (`add_entry`), the blocks, and the last norm. Blocks share a table of distance biases, if any.
+
+    run_block: how a block runs; training may have one that keeps less for the backward pass.
+    """
+
+    run_block: Callable[[nn.Module, Tensor, Step], Tensor] = staticmethod(run)
     axes = {"positions": "P D", "types": "Y D", "embed_norm": "D", "widen": "D L", "norm": "D"}
 
     def __init__(self, cfg: c.Config, layers: tuple[c.Layer, ...]) -> None:
@@ -58,7 +68,7 @@ class Stack(nn.Module):
         """The embedding's rows [B T D] -> the last rows [B T D]. A step with an entry brings the rows that enter a later block."""
         first, x = step.entry or (0, self.enter(x, step))
         for layer in islice(self.layers, first, None):
-            x = layer(x, step)
+            x = self.run_block(layer, x, step)
         return self.last_norm(x)
 
     def enter(self, x: Tensor, step: Step) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pellucid.ops import wide
 from pellucid.training.balance import Balance
 from pellucid.training.dropout import Dropout
 from pellucid.training.objectives import IGNORED, Batch, Document, Objective
@@ -98,7 +99,7 @@ class StepPart(NamedTuple):
 def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Return the mean of -log p(target) over real targets; `smoothing` is the part shared by all V ids (arXiv 1512.00567)."""
     logits = model(*batch.inputs)
-    targets = batch.targets.flatten()
+    logits, targets = logits.to(wide(logits.dtype)), batch.targets.flatten()
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
 
 
@@ -122,7 +123,9 @@ def losses(
         with dropout.drawn(micro), balance.counting(real):
             judged = criterion.judge(model, part)
         loss = judged.loss * share
-        yield StepPart(loss, loss + balance.loss(real) * share, {name: value * share for name, value in judged.figures.items()})
+        figures = {name: value * share for name, value in judged.figures.items()}
+        with dropout.drawn(micro):  # blocks may run again in the backward pass
+            yield StepPart(loss, loss + balance.loss(real) * share, figures)
 
 
 def added(sums: Figures, new: Figures) -> Figures:
@@ -132,11 +135,13 @@ def added(sums: Figures, new: Figures) -> Figures:
 
 def text_sums(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return Σ log p(target) of each text of a packed batch, [texts], and the number of its targets. logits: [1 T V]."""
-    return summed(target_logprobs(logits, batch), batch), summed((batch.targets.flatten() != IGNORED).to(logits.dtype), batch)
+    logprobs = target_logprobs(logits, batch)
+    return summed(logprobs, batch), summed((batch.targets.flatten() != IGNORED).to(logprobs.dtype), batch)
 
 
 def target_logprobs(logits: Tensor, batch: Batch) -> Tensor:
     """Return log p(target) of each row, [T], 0 where there is no target. logits: [1 T V]."""
+    logits = logits.to(wide(logits.dtype))
     return -nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED, reduction="none")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pellucid.ops import wide
 from pellucid.training.criterion import Criterion, Judged
 from pellucid.training.objectives import IGNORED, Batch
 from pellucid.training.recipe_tables import DistilSettings
@@ -48,7 +49,7 @@ class Distillation(Criterion):
             teacher = self.teacher(*batch.inputs).flatten(0, 1)[real]
         student = model(*batch.inputs).flatten(0, 1)[real]
         ids = min(teacher.shape[-1], student.shape[-1])  # a table may have rows beyond the tokenizer's ids
-        teacher, student = teacher[:, :ids], student[:, :ids]
+        teacher, student = teacher[:, :ids], student[:, :ids].to(wide(student.dtype))
         loss = divergence(teacher, student, self.settings.temperature, self.settings.top).mean()
         with torch.no_grad():
             nats = nn.functional.cross_entropy(student, targets[real])

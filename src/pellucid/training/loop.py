@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.checkpoint.disk import read_whole, reason, replacing, sync
-from pellucid.checkpoint.fill import targets
 from pellucid.errors import TrainError
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, EncoderDecoder
@@ -30,8 +29,10 @@ from pellucid.training.identity import digest, identity, require
 from pellucid.training.objectives import Batch, Document, Objective
 from pellucid.training.optimizers import optimizer
 from pellucid.training.recipe import TrainSettings
+from pellucid.training.recompute import Recompute
 from pellucid.training.saves import newest, read_state, save_state, set_aside
 from pellucid.training.text_rows import TrainingRows
+from pellucid.training.trained_weights import weights_of
 
 NEW: Mapping[str, Any] = {}  # of a model with first weights
 UNSPLIT = Sharding()
@@ -150,7 +151,8 @@ class TrainingRun:
         self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
         self.sharding, self.ranks = sharding, sharding.ranks
         self.balance, self.dropout = balance_of(model, s), Dropout(model, s.seed)
-        self.optimizer, self.step, self.tokens = optimizer(model, s), 0, 0
+        self.weights, self.recompute = weights_of(model, s), Recompute(model, s.recompute)
+        self.optimizer, self.step, self.tokens = optimizer(self.weights, s), 0, 0
         own = {"ranks": str(self.ranks), **self.criterion.identity, **origin}
         self.identity = {**identity(model.config, objective, documents, s), **own}
 
@@ -211,7 +213,7 @@ class TrainingRun:
         started, value, figures = time.perf_counter(), 0.0, Figures()
         parts = self.batches(numbers)
         targets, units = self.ranks.totals([sum(map(targets_in, parts)), sum(map(self.criterion.units, parts))])
-        self.optimizer.zero_grad(set_to_none=True)
+        self.weights.clear()
         for part in losses(self.criterion, self.model, parts, self.balance, self.draws(), int(units)):
             value, figures = value + float(part.loss.detach()), added(figures, part.figures)
             if not math.isfinite(value):
@@ -232,10 +234,10 @@ class TrainingRun:
         rate = learning_rate(self.step, self.s)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        norm = self.sharding.clip(self.model, self.s.clip)
+        norm = self.weights.clip(self.sharding, self.s.clip)
         if not math.isfinite(norm):
             raise TrainError("train.gradient", step=self.step + 1, norm=norm, documents=", ".join(map(str, numbers[:8])))
-        self.optimizer.step()
+        self.weights.step(self.optimizer)
         load = self.balance.correct(self.ranks)
         self.step += 1
         self.tokens += targets
@@ -268,7 +270,7 @@ class TrainingRun:
     def save(self) -> None:
         """Save everything that the next step depends on, with the log so far: the same files from any number of ranks."""
         moments = {name: self.sharding.joined(name.split(":")[0], v) for name, v in moments_of(self).items()}
-        weights = {path: self.sharding.joined(path, t.detach()) for path, t in changing(self.model).items()}
+        weights = {path: self.sharding.joined(path, t.detach()) for path, t in self.weights.changing().items()}
         if not self.ranks.first:
             return
         sync(self.folder / "log.jsonl")
@@ -304,9 +306,10 @@ class TrainingRun:
         weights, moments, state = read_state(folder)
         what = require(folder, state["identity"], self.identity, state["step"], inexact)
         with torch.no_grad():
-            for path, t in changing(self.model).items():
+            for path, t in self.weights.changing().items():
                 t.copy_(self.sharding.part(path, weights[path]))
-            for path, p in trained(self.model).items():
+            self.weights.publish()
+            for path, p in self.weights.named_parameters():
                 own = {k.split(":")[1]: self.sharding.part(path, v).clone() for k, v in moments.items() if k.split(":")[0] == path}
                 self.optimizer.state[p] = own
         self.step, self.tokens = state["step"], state["tokens"]
@@ -316,17 +319,7 @@ class TrainingRun:
 def moments_of(run: TrainingRun) -> dict[str, Tensor]:
     """Return the optimizer's numbers of each parameter, by its path and their name."""
     state = run.optimizer.state
-    return {f"{path}:{k}": v for path, p in trained(run.model).items() for k, v in state[p].items()}
-
-
-def trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that train, by path."""
-    return {path: p for path, p in model.named_parameters() if p.requires_grad}
-
-
-def changing(model: nn.Module) -> dict[str, Tensor]:
-    """Return what a step can change, by path: the parameters that train, and the buffers."""
-    return {path: t for path, t in targets(model).items() if not isinstance(t, nn.Parameter) or t.requires_grad}
+    return {f"{path}:{k}": v for path, p in run.weights.named_parameters() for k, v in state[p].items()}
 
 
 def balance_of(model: nn.Module, s: TrainSettings) -> Balance:

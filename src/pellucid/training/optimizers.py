@@ -10,7 +10,8 @@ that one learning rate serves both (arXiv 2502.16982). It is computed in the dty
 import inspect
 import math
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +72,14 @@ def orthogonal(u: Tensor) -> Tensor:
     return x.mT if u.shape[-2] > u.shape[-1] else x
 
 
-def optimizer(model: nn.Module, s: TrainSettings) -> AdamW:
+class Named(Protocol):
+    """Parameters by path: a model's, or master weights."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield each with its path."""
+
+
+def optimizer(model: Named, s: TrainSettings) -> AdamW:
     """Return the optimizer of what trains in a model; matrices decay, norms and biases do not."""
     trained = {path: p for path, p in model.named_parameters() if p.requires_grad}
     orthogonalised = {

@@ -136,6 +136,7 @@ def check_ranks(recipe: Recipe) -> None:
     refused = {
         "objective": (several and recipe.objective == "reward", recipe.objective),
         "watch": (several and recipe.watch is not None, "…"),
+        "train.dtype": (several and s.dtype != "float32", s.dtype),
         "train.auxiliary": (r.data > 1 and s.auxiliary > 0, s.auxiliary),  # of each forward's loads, which are those of other documents
         "train.optimizer": (r.tensor > 1 and s.optimizer != "adamw", s.optimizer),  # Muon needs complete matrices
         "adapter": (r.tensor > 1 and recipe.adapter is not None, "…"),
@@ -268,6 +269,7 @@ def finish_adapter(recipe: Recipe, folder: Path, start: Start, adapter: Adapter,
     """Measure the model with its adapter, and write the adapter's folder in PEFT's format, with its card and the recipe's template."""
     about_it = described(recipe, start.family, start.model.eval(), run, progress)
     try:
+        run.weights.unrounded(start.model)
         save_adapter(folder, start.model, adapter, overwrite=True)
         for name, content in (template_of(recipe) | {"README.md": about_it.encode()}).items():
             with replacing(folder / name) as part:

@@ -68,6 +68,7 @@ ONE_PROCESS = RanksSettings()
 FROM_ZERO = {"quiz", "seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
 BELOW_ONE = {"beta1", "beta2", "momentum", "smoothing"}
 OPTIMIZERS, SCHEDULES = ("adamw", "muon"), ("cosine", "linear", "constant", "wsd")
+DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class TrainSettings:
     schedule: "cosine" over all steps; "linear"; "constant"; or "wsd", full until the last share `cooldown` of the steps, and linear there.
     batch: documents a step.  micro: documents of one forward, whose gradients are added up; None for all.  pool: batches that are filled
     from one pool sorted by length, so that little is padded.
+    dtype: of forward and backward; the weights that the optimizer changes, and its moments, are float32 in any case.
+    recompute: a block keeps its input alone for the backward pass, and runs again there.
     """
 
     seed: int
@@ -99,6 +102,8 @@ class TrainSettings:
     auxiliary: float = 0.0  # times a loss that is least where experts are chosen evenly, arXiv 2101.03961
     pool: int = 16
     micro: int | None = None
+    dtype: str = DTYPES[0]
+    recompute: bool = False
     spread: float = 0.02  # standard deviation of the first weights
     save_every: int = 1000
     keep: int | None = 2  # of the newest states; None, "all" in a recipe, keeps every one
@@ -337,6 +342,9 @@ def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -
         value = given.get(name, field.default)
         if value is None or field.type is str:  # a choice, checked where its table is
             continue
+        if field.type is bool:
+            require(path, table, given, {name: (isinstance(value, bool), "true, false")})
+            continue
         about = "int" if is_int else "number"
         if value is MISSING:
             raise TrainError("recipe.field", path=path, field=f"{table}.{name}", found="-", allowed=about)
@@ -354,7 +362,7 @@ def train_settings(path: Path, given: dict[str, Any]) -> TrainSettings:
         raise TrainError("recipe.field", path=path, field="train.keep", found=repr(given["keep"]), allowed='int > 0, "all"')
     if given.get("keep") == "all":
         given = given | {"keep": None}
-    for field, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+    for field, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("dtype", DTYPES)):
         if (choice := given.get(field, choices[0])) not in choices:
             raise TrainError("recipe.field", path=path, field=f"train.{field}", found=repr(choice), allowed=", ".join(choices))
     if "momentum" in given and given.get("optimizer") != "muon":

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pellucid.batch.step import Step
+from pellucid.ops import wide
 from pellucid.tracing import Trace, Writer, fed, watch
 from pellucid.training.balance import mixtures
 from pellucid.training.loop import TrainingRun
@@ -81,13 +82,14 @@ def record_step(
     with (
         watch(run.model, only=only, grad=gradients) if only else nullcontext(Records()) as seen,
         watch(run.model, only=list(experts)) if experts else nullcontext(Records()) as chosen,
+        run.recompute.off() if only and gradients else nullcontext(),
     ):
         differentiated = run.backward(numbers)
     for s in seen:
         s.value = s.value.detach()
-    trained = {path: p for path, p in run.model.named_parameters() if p.requires_grad}
+    trained, pulled = dict(run.weights.named_parameters()), run.weights.gradients()
     before = {path: p.detach().clone() for path, p in trained.items()}
-    norms = {path: 0.0 if p.grad is None else float(p.grad.norm()) for path, p in trained.items()}
+    norms = {path: 0.0 if (g := pulled.get(path)) is None else float(g.to(wide(g.dtype)).norm()) for path in trained}
     entry = run.update(differentiated)
     updates = {path: p.detach() - before[path] for path, p in trained.items()}
     parameters = {

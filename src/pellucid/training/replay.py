@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from pellucid.checkpoint.disk import read_whole
-from pellucid.checkpoint.fill import targets
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.checkpoint.opening import recorded_runs
 from pellucid.errors import TrainError
@@ -27,7 +26,7 @@ from pellucid.training.aim import criterion_of
 from pellucid.training.balance import Balance
 from pellucid.training.criterion import losses
 from pellucid.training.identity import require
-from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, balance_of, changing, feed, moments_of
+from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, balance_of, feed, moments_of
 from pellucid.training.objectives import Masked, Objective, objective_of
 from pellucid.training.pipeline import DATA, examples
 from pellucid.training.recipe import Recipe, read_recipe
@@ -40,6 +39,7 @@ from pellucid.training.start import origin as origin_of
 from pellucid.training.text_objective import of_shards
 from pellucid.training.text_rows import TrainingRows
 from pellucid.training.texts import Texts
+from pellucid.training.trained_weights import changing
 from pellucid.training.watched import WatchedSteps
 from pellucid.training.why import Why, why_moved
 
@@ -164,7 +164,7 @@ class Replay:
         self.go(first)
         self.advance(last)
         weights, moments, _ = read_state(path)
-        own: dict[str, Tensor] = {name: t.detach() for name, t in targets(run.model).items()} | moments_of(run)
+        own: dict[str, Tensor] = {name: t.detach() for name, t in run.weights.changing().items()} | moments_of(run)
         for name, t in (weights | moments).items():
             if name not in own or not torch.equal(own[name], t):
                 raise TrainError("replay.state", path=path, tensor=name, first=first)
@@ -222,8 +222,9 @@ class Replay:
         else:
             first = changing(fresh(self.recipe, self.objective).model)
             with torch.no_grad():
-                for name, t in changing(run.model).items():
+                for name, t in run.weights.changing().items():
                     t.copy_(first[name])
+            run.weights.publish()
             run.optimizer.state.clear()
             run.step = run.tokens = 0
         run.balance = balance_of(run.model, run.s)

@@ -65,7 +65,7 @@ class StepRecorder:
         s = self.settings
         recorded = record_step(self.run, numbers, self.name, s.tensors, s.gradients, self.last)
         self.last = recorded.updates
-        embed = self.run.model.get_parameter("embed.weight").detach()
+        embed = self.run.weights.own(self.run.model.get_parameter("embed.weight")).detach()
         recorded.tokens = {text: embed[id].clone() for text, (id,) in self.ids.items()}
         recorded.prompts = [self.prompt(text) for text in s.prompts]
         write_step(self.root, recorded)

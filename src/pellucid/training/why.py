@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.errors import UseError, nearest
+from pellucid.ops import wide
 from pellucid.training.balance import Balance
 from pellucid.training.criterion import PLAIN, Criterion, losses
 from pellucid.training.dropout import Dropout
@@ -119,7 +120,8 @@ def why_gradient(
     with watch(model, grad=True, terms=True, inside="listed", to=keep):
         for part in losses(criterion, model, batches, balance or Balance(model, 0.0), dropout):
             new = torch.autograd.grad(part.differentiated, every, allow_unused=True)
-            sums = [b if a is None else a if b is None else a + b for a, b in zip(sums, new, strict=True)]
+            widened = [None if g is None else g.to(wide(g.dtype)) for g in new]
+            sums = [b if a is None else a if b is None else a + b for a, b in zip(sums, widened, strict=True)]
     norm = float(nn.utils.get_total_norm([g for g in sums if g is not None]))
     own = next(g for p, g in zip(every, sums, strict=True) if p is parameter)
     gradient = 0.0 if own is None else float(own[cell])
@@ -141,13 +143,14 @@ def why_moved(run: TrainingRun, numbers: list[int], path: str, cell: Sequence[in
 
     The run is left as it is. After `run.one(numbers)` the cell has moved by `move.total()`.
     """
-    s, parameter = run.s, trained(run.model, path)
+    s, parameter = run.s, run.weights.own(trained(run.model, path))
     group = next(g for g in run.optimizer.param_groups if any(p is parameter for p in g["params"]))
     if group.get("muon"):
         raise UseError("why.muon", path=path)
     balance = balance_of(run.model, s)
     documents = [run.criterion.texts(part) for part in run.parts(numbers)]
-    why = why_gradient(run.model, run.batches(numbers), path, cell, run.criterion, balance, documents, run.draws())
+    with run.recompute.off():
+        why = why_gradient(run.model, run.batches(numbers), path, cell, run.criterion, balance, documents, run.draws())
     state = run.optimizer.state.get(parameter) or {"step": 0, **dict.fromkeys(("exp_avg", "exp_avg_sq"), torch.zeros_like(parameter))}
     move = adamw_move(
         float(parameter.detach()[why.cell]),

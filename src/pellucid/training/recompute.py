@@ -1,0 +1,57 @@
+"""Recomputation: a block keeps its input alone for the backward pass, and runs again there (arXiv 1604.06174).
+
+It changes no bit: the same ops run on the same numbers. What adapters drop is drawn by path, so it is the same again. A watch sees the
+first run alone.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor, nn
+
+from pellucid.batch.step import Step
+from pellucid.nn.transformer import Stack
+from pellucid.watching.meta import untrace
+from pellucid.watching.tap import seen_by
+
+if "torch._dynamo" not in sys.modules:  # as in meta: what torch wraps imports its compiler when first called
+    for rule in vars(torch.utils.checkpoint).values():
+        untrace(rule)
+checkpoint = inspect.unwrap(torch.utils.checkpoint.checkpoint)
+
+
+def unseen() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return the contexts of a block's first run and of its second one, which no watch records."""
+    return nullcontext(), seen_by()
+
+
+def recomputed(block: nn.Module, x: Tensor, step: Step) -> Tensor:
+    """Run a block so that it keeps x alone, if there will be a backward pass."""
+    if not torch.is_grad_enabled():
+        return block(x, step)  # type: ignore[no-any-return]
+    return checkpoint(block, x, step, use_reentrant=False, preserve_rng_state=False, context_fn=unseen)  # type: ignore[no-any-return]
+
+
+class Recompute:
+    """The recomputation of a model's blocks. on: False for a model that keeps everything."""
+
+    def __init__(self, model: nn.Module, on: bool) -> None:
+        self.stacks = [m for m in model.modules() if isinstance(m, Stack)] if on else []
+        for stack in self.stacks:
+            stack.run_block = recomputed
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Let blocks keep everything, as a watch with gradients does anyway: it computes tensors inside ops beside the forward."""
+        own = [stack.run_block for stack in self.stacks]
+        try:
+            for stack in self.stacks:
+                del stack.run_block
+            yield
+        finally:
+            for stack, run in zip(self.stacks, own, strict=True):
+                stack.run_block = run

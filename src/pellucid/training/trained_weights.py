@@ -1,0 +1,158 @@
+"""The weights that a run changes, and what of them its forwards read.
+
+float32     the model's own: read, differentiated and changed
+bfloat16    the model has them rounded, so that forward and backward compute in bfloat16; the optimizer changes float32 master
+            weights by float32 moments (arXiv 1710.03740), and the model's are rounded from these after each step
+
+bytes of a weight     itself  gradient  master  moments
+float32                    4         4               8
+bfloat16                   2         2       4       8       with several forwards a step, gradients are added in float32: 4
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.checkpoint.fill import targets
+from pellucid.nn.transformer import cast
+from pellucid.sharding import Sharding
+from pellucid.training.optimizers import AdamW
+from pellucid.training.recipe import TrainSettings
+
+
+class TrainedWeights:
+    """The weights of a model whose own parameters are read, differentiated and changed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters that the optimizer changes."""
+        return (p for _, p in self.named_parameters())
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield them with their paths."""
+        yield from trained(self.model).items()
+
+    def own(self, parameter: nn.Parameter) -> nn.Parameter:
+        """Return what the optimizer changes for a parameter of the model; the parameter itself if it does not train."""
+        return parameter
+
+    def changing(self) -> dict[str, Tensor]:
+        """Return what a step can change, by path: the weights that train, and the buffers."""
+        return changing(self.model)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of the step, by path."""
+        return {path: p.grad for path, p in self.named_parameters() if p.grad is not None}
+
+    def clear(self) -> None:
+        """Drop all gradients."""
+        for p in (*self.model.parameters(), *self.parameters()):
+            p.grad = None
+
+    def clip(self, sharding: Sharding, most: float) -> float:
+        """Let the norm of all gradients be `most` at most. Returns the norm that they had."""
+        return sharding.clip(self.model, most)
+
+    def step(self, optimizer: AdamW) -> None:
+        """Change the weights by the gradients."""
+        optimizer.step()
+
+    def publish(self) -> None:
+        """Let the model read the weights that `changing` gives, after they were set."""
+
+    def unrounded(self, model: nn.Module) -> None:
+        """Give `model`, which is the run's or a copy of it, the weights as the optimizer has them."""
+
+
+class MasterWeights(TrainedWeights):
+    """The master weights of a model that is cast to `dtype` here. several: a step has several forwards."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype, several: bool) -> None:
+        super().__init__(model)
+        self.masters = {path: nn.Parameter(p.data) for path, p in trained(model).items()}
+        cast(model, dtype)
+        self.rounded = trained(model)
+        self.of = {id(p): self.masters[path] for path, p in self.rounded.items()}
+        self.factor, self.several = 1.0, several
+        if several:
+            for path, p in self.rounded.items():
+                p.register_post_accumulate_grad_hook(partial(add_up, self.masters[path]))
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from self.masters.items()
+
+    def own(self, parameter: nn.Parameter) -> nn.Parameter:
+        return self.of.get(id(parameter), parameter)
+
+    def changing(self) -> dict[str, Tensor]:
+        return {path: self.masters.get(path, t) for path, t in changing(self.model).items()}
+
+    def gradients(self) -> dict[str, Tensor]:
+        holders = self.masters if self.several else self.rounded
+        return {path: p.grad for path, p in holders.items() if p.grad is not None}
+
+    def clip(self, sharding: Sharding, most: float) -> float:
+        """Keep the factor, which `step` multiplies by where a gradient is float32."""
+        norms = [torch.linalg.vector_norm(g, dtype=self.masters[path].dtype) for path, g in self.gradients().items()]
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        self.factor = float((most / (norm + 1e-6)).clamp(max=1.0))  # as clip_grad_norm_
+        return float(norm)
+
+    @torch.no_grad()
+    def step(self, optimizer: AdamW) -> None:
+        """Change one weight at a time, so that one gradient at a time is widened."""
+        gradients, groups = self.gradients(), optimizer.param_groups
+        names = {id(master): path for path, master in self.masters.items()}
+        try:
+            for group in groups:
+                for master in group["params"]:
+                    if (gradient := gradients.pop(path := names[id(master)], None)) is None:
+                        continue
+                    master.grad = gradient.to(master.dtype).mul_(self.factor)
+                    self.rounded[path].grad = gradient = None
+                    optimizer.param_groups = [{**group, "params": [master]}]
+                    optimizer.step()
+                    master.grad = None
+                    self.rounded[path].copy_(master)
+        finally:
+            optimizer.param_groups = groups
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        for path, p in self.rounded.items():
+            p.copy_(self.masters[path])
+
+    def unrounded(self, model: nn.Module) -> None:
+        for path, p in trained(model).items():
+            p.data = self.masters[path].detach().clone()
+
+
+def add_up(master: nn.Parameter, p: Tensor) -> None:
+    """Add the gradient of one forward to the master's, and drop it."""
+    assert p.grad is not None
+    if master.grad is None:
+        master.grad = p.grad.to(master.dtype)
+    else:
+        master.grad += p.grad
+    p.grad = None
+
+
+def weights_of(model: nn.Module, s: TrainSettings) -> TrainedWeights:
+    """Return the weights of a run in the dtype of its settings; a model in another one, as tests have it, keeps that for "float32"."""
+    if s.dtype == "float32":
+        return TrainedWeights(model)
+    return MasterWeights(model, getattr(torch, s.dtype), s.micro is not None and s.micro < s.batch)
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that train, by path."""
+    return {path: p for path, p in model.named_parameters() if p.requires_grad}
+
+
+def changing(model: nn.Module) -> dict[str, Tensor]:
+    """Return what a step can change, by path: the parameters that train, and the buffers."""
+    return {path: t for path, t in targets(model).items() if not isinstance(t, nn.Parameter) or t.requires_grad}
