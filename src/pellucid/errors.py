@@ -10,7 +10,8 @@ PellucidError
 ├── TraceError        a recorded trace, or a path in one
 ├── RequestError      a request to the server
 └── TrainError        a recipe, its data, or a run that cannot go on
-    └── StoppedError  a run that was stopped by a signal, with everything saved
+    ├── StoppedError    a run that was stopped by a signal, with everything saved
+    └── NotFiniteError  a step whose loss or gradient is not finite, before any weight changes
 """
 
 import difflib
@@ -75,6 +76,14 @@ class StoppedError(TrainError):
     """A run that was stopped by a signal with everything saved, so that it can be resumed: EX_TEMPFAIL of sysexits.h."""
 
     exit_code = 75
+
+
+class NotFiniteError(TrainError):
+    """The loss or the gradient of a step, `what`, is not finite; no weight has changed. where: the first broken tensor, as text."""
+
+    def __init__(self, what: str, step: int, value: float, where: str) -> None:
+        self.what, self.step = what, step
+        super().__init__(f"train.{what}", step=step, value=value, where=where)
 
 
 class RequestError(PellucidError):

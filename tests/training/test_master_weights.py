@@ -189,14 +189,14 @@ def test_a_recorded_step_is_the_step(ran: tuple[Path, Path]) -> None:
 def test_the_bytes_are_those_of_the_bill(micro: str | None, tmp_path: Path) -> None:
     """Of weights, masters, moments and gradients, counted on the tensors that a step holds."""
     path = recipe_of(tmp_path, steps="3", train__dtype='"bfloat16"', **({} if micro is None else {"train__micro": micro}))
-    held = dict[str, int]()
+    counts = dict[str, int]()
     step: Callable[[MasterWeights, Any], None] = MasterWeights.step
 
     def counted(self: MasterWeights, optimizer: Any) -> None:
-        held["gradients"] = size(p.grad for p in (*self.rounded.values(), *self.masters.values()))
+        counts["gradients"] = size(p.grad for p in (*self.rounded.values(), *self.masters.values()))
         step(self, optimizer)
-        held["weights"], held["master"] = size(self.rounded.values()), size(self.masters.values())
-        held["moments"] = size(t for own in optimizer.state.values() for name, t in own.items() if name != "step")
+        counts["weights"], counts["master"] = size(self.rounded.values()), size(self.masters.values())
+        counts["moments"] = size(t for own in optimizer.state.values() for name, t in own.items() if name != "step")
 
     with swapped(MasterWeights, "step", counted), unmeasured():
         run_recipe(path, tmp_path / "run", False, 1, silent)
@@ -205,7 +205,7 @@ def test_the_bytes_are_those_of_the_bill(micro: str | None, tmp_path: Path) -> N
     ids = bill.bill.config.vocab - (pellucid.Run(tmp_path / "run").model(0).config.vocab)  # the bill has the most ids of the tokenizer
     less = ids * bill.bill.config.width
     each = {"weights": 2, "master": 4, "moments": 8, "gradients": 2 if micro is None else 4}
-    assert held == {name: int(numbers[f"memory.{name}"]) - less * n for name, n in each.items()}
+    assert counts == {name: int(numbers[f"memory.{name}"]) - less * n for name, n in each.items()}
 
 
 def size(tensors: Any) -> int:
@@ -220,7 +220,7 @@ def test_a_model_and_an_adapter(tmp_path: Path) -> None:
         '[model]\nfrom = "run/model"{}\n[adapter]\nrank = 2\n[data]\nfiles = ["text/*.txt"]\nlength = 32\n'
         '[train]\nseed = 1\nsteps = 3\nbatch = 4\nlearning_rate = 1e-2\nwarmup = 1\ndtype = "bfloat16"\n'
     )
-    for name, quant in (("plain", ""), ("held", '\nquant = "int8"')):
+    for name, quant in (("plain", ""), ("blocks", '\nquant = "int8"')):
         (tmp_path / f"{name}.toml").write_text(f'name = "{name}"\n' + text.format(quant), encoding="utf-8")
         out = run_recipe(tmp_path / f"{name}.toml", tmp_path / name, False, 1, silent)
         state, _ = newest(tmp_path / name / "saves")

@@ -137,6 +137,6 @@ def test_the_bill(tmp_path: Path) -> None:
     outside = {path: int(n) for path, _, n in training_memory.activations(bill)}["outside"]
     model = judge.ours(judge.judge("llama").folder, torch.float32)[1].requires_grad_(True)
     tokens = torch.zeros(2, 20, dtype=torch.long)
-    whole = training_memory.kept(model, tokens, tokens)
+    every = training_memory.kept(model, tokens, tokens)
     recompute.Recompute(model, True)
-    assert {path for path, n in training_memory.kept(model, tokens, tokens).items() if n} == {""} != set(whole) and outside
+    assert {path for path, n in training_memory.kept(model, tokens, tokens).items() if n} == {""} != set(every) and outside

@@ -36,7 +36,7 @@ def curves(
     log: Sequence[Mapping[str, Any]], name: str = "loss", held_out: str = "held_out"
 ) -> tuple[list[int], list[float], list[float | None]]:
     """Return the last step of each stretch of a log, its mean loss, and its last loss of held-out examples; or of another figure."""
-    cut = stretches(log)
+    cut = stretches([e for e in log if name in e])  # a step that was skipped has no loss
     apart = [next((float(e[held_out]) for e in reversed(part) if held_out in e), None) for part in cut]
     return [int(part[-1]["step"]) for part in cut], [mean(float(e[name]) for e in part) for part in cut], apart
 

@@ -1,5 +1,6 @@
 """The bill of a recipe before it runs: the memory and work of a step, and of all steps."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,11 +36,12 @@ FULL = "float32"  # of moments, and of the weights that the optimizer changes
 class RecipeBill:
     """A recipe's counts. bill: of one forward's rows, each full and of one document.  hour: the price of the device for an hour.
 
+    steps: of the run, at least where the recipe gives tokens; None where it gives epochs, since the tokens are not made yet.
     way: what trains, all weights or an adapter, and in which dtypes.
     """
 
     bill: Bill
-    steps: int
+    steps: int | None
     forwards: int
     hour: float | None
     way: Way
@@ -52,6 +54,8 @@ class RecipeBill:
     def run(self) -> dict[str, int | float | None]:
         """Return the counts of the run. hours: at the device's peak, so that no run is shorter; None without a device that names one."""
         s, device = self.bill.setting, device_of(self.bill)
+        if self.steps is None:
+            return dict.fromkeys(("steps", "tokens", "flops", "hours", "price"))
         forwards = self.steps * self.forwards
         flops = forwards * int(training(self.bill, self.way)["flops.total"])
         peak = device.peak.get(s.activations) if device is not None else None
@@ -86,7 +90,12 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
         bill.notes.append(say("count.recipe.teacher", teacher=recipe.aim.teacher))
     if isinstance(recipe.aim, RewardSettings):
         bill.notes.append(say("count.recipe.draws", group=recipe.aim.group))
-    return RecipeBill(bill, recipe.train.steps, recipe.train.batch // rows, price, way_of(recipe, family, cfg))
+    steps: int | None = recipe.train.steps
+    if recipe.length is not None:
+        tokens = recipe.length.tokens
+        steps = None if tokens is None else math.ceil(tokens / (recipe.train.batch * recipe.texts_a_row * data.length))
+        bill.notes.append(say("count.recipe.epochs" if tokens is None else "count.recipe.least"))
+    return RecipeBill(bill, steps, recipe.train.batch // rows, price, way_of(recipe, family, cfg))
 
 
 def require_memory(path: Path, root: Path, free: Callable[[], int | None] = free_memory) -> None:

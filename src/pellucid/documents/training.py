@@ -81,10 +81,10 @@ def training_document(run: Run, step: int | None = None) -> TrainingDocument:
 def panels(run: Run, log: list[dict[str, Any]], watched: list[int], shown: int | None) -> Iterator[Panel]:
     """Yield the pictures of a run, in the order in which they are read."""
     across = say("training.step")
-    if log:
+    if any("loss" in entry for entry in log):
         yield curve(say("training.losses"), across, shown, *curves(log))
         for name in FIGURES:
-            if name in log[0]:
+            if any(name in entry for entry in log):
                 yield curve(say(FIGURES[name]), across, shown, *curves(log, name, f"held_out_{name}"))
     if (facts := read_facts(run.folder)) is not None and facts.steps:
         yield from learnt(facts, across, shown)

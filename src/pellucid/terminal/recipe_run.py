@@ -15,6 +15,8 @@ COLUMNS = [Column(), Column(">")]
 def drawn_recipe(given: RecipeBill, width: int) -> list[Text]:
     """Write the lines of `count` for a recipe."""
     run = given.run()
+    if given.steps is None:
+        return drawn(given.bill, width, given.scenario)
     rows: list[list[Cell]] = [
         [say("count.recipe.tokens"), count(int(run["tokens"] or 0))],
         [say("count.recipe.flops"), scaled(run["flops"] or 0, "FLOP")],

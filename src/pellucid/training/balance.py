@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pellucid.distributed import ALONE, Ranks
 from pellucid.nn.moe import Moe
 from pellucid.tracing import watch
+from pellucid.training.recipe import TrainSettings
 from pellucid.watching.watch import Records
 
 
@@ -47,6 +48,11 @@ class Balance:
         """Return the auxiliary loss of the last forward's real rows [B T]: its factor for each even router, more for an uneven one."""
         return sum((self.auxiliary * unevenness(self.seen, path, real) for path in self.penalised), 0.0)
 
+    def forget(self) -> None:
+        """Drop the loads of a step that is skipped."""
+        for load in self.loads.values():
+            load.zero_()
+
     def correct(self, ranks: Ranks = ALONE) -> dict[str, float]:
         """Move every correction by one rate, by the loads on all data ranks, and count them anew; return the fullest expert's excess over
         the mean.
@@ -62,6 +68,12 @@ class Balance:
             excess.append(float(load.max() / load.mean()) - 1)
             self.loads[path].zero_()
         return {"overload": round(max(excess), 4)} if excess else {}
+
+
+def balance_of(model: nn.Module, s: TrainSettings) -> Balance:
+    """Return the balancing of a model's routers; where they do not train, their corrections stay as well."""
+    frozen = not all(p.requires_grad for p in model.parameters())
+    return Balance(model, 0.0 if frozen else s.correction, s.auxiliary)
 
 
 def mixtures(model: nn.Module) -> dict[str, Moe]:

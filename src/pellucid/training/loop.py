@@ -18,14 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.checkpoint.disk import read_whole, reason, replacing, sync
-from pellucid.errors import TrainError
+from pellucid.errors import NotFiniteError, TrainError
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.sharding import Sharding
-from pellucid.training.balance import Balance
+from pellucid.training.balance import balance_of
 from pellucid.training.criterion import PLAIN, Criterion, CrossEntropy, Figures, added, losses, targets_in
 from pellucid.training.dropout import Dropout
 from pellucid.training.identity import digest, identity, require
+from pellucid.training.not_finite import first_broken
 from pellucid.training.objectives import Batch, Document, Objective
 from pellucid.training.optimizers import optimizer
 from pellucid.training.recipe import TrainSettings
@@ -153,6 +154,7 @@ class TrainingRun:
         self.balance, self.dropout = balance_of(model, s), Dropout(model, s.seed)
         self.weights, self.recompute = weights_of(model, s), Recompute(model, s.recompute)
         self.optimizer, self.step, self.tokens = optimizer(self.weights, s), 0, 0
+        self.skipped = 0  # steps in a row, up to the last one, that changed nothing
         own = {"ranks": str(self.ranks), **self.criterion.identity, **origin}
         self.identity = {**identity(model.config, objective, documents, s), **own}
 
@@ -205,8 +207,36 @@ class TrainingRun:
         return self.dropout
 
     def one(self, numbers: list[int]) -> dict[str, Any]:
-        """Take one step on these documents. A TrainError if loss or gradient is not finite, before any weight changes."""
-        return self.update(self.backward(numbers))
+        """Take one step on these documents. If loss or gradient is not finite, it changes no weight, and is skipped or a TrainError."""
+        return self.attempt(lambda numbers: self.update(self.backward(numbers)), numbers)
+
+    def attempt(self, take: Callable[[list[int]], dict[str, Any]], numbers: list[int]) -> dict[str, Any]:
+        """Return the log entry of a step that `take` takes. One that is not finite is skipped where the recipe says so, and counted."""
+        started = time.perf_counter()
+        try:
+            entry = take(numbers)
+        except NotFiniteError as fault:
+            if self.s.on_nan != "skip":
+                raise
+            if self.skipped == self.s.skips:
+                self.step -= self.skipped  # the weights are those of that step
+                self.save()
+                raise TrainError("train.skips", step=fault.step, count=self.skipped, saved=self.step) from None
+            self.balance.forget()
+            self.step, self.skipped = self.step + 1, self.skipped + 1
+            taken = {"documents": digest(json.dumps(numbers))[:16], "seconds": round(time.perf_counter() - started, 6)}
+            return {"step": self.step, "skipped": fault.what, "tokens": self.tokens, **taken}
+        self.skipped = 0
+        return entry
+
+    def not_finite(self, what: str, value: float, numbers: list[int], batches: list[Batch]) -> NotFiniteError:
+        """Return the error of a step whose loss or gradient, `what`, is not finite; it names the first broken tensor."""
+        broken = first_broken(self, numbers, batches, what == "gradient")
+        if broken is None:
+            where = say("train.batch", documents=", ".join(map(str, numbers[:8])))
+        else:
+            where = say("train.first", path=broken.path, document="-" if broken.document is None else broken.document)
+        return NotFiniteError(what, self.step + 1, value, where)
 
     def backward(self, numbers: list[int]) -> "Differentiated":
         """Compute the loss of a step on these documents, and its gradients. A TrainError if the loss is not finite."""
@@ -224,7 +254,7 @@ class TrainingRun:
             value, *sums = self.ranks.totals([value, *(figures.get(name, 0.0) for name in names)])
             figures = dict(zip(names, sums, strict=True))
         if not math.isfinite(value):
-            raise TrainError("train.loss", step=self.step + 1, loss=value, documents=", ".join(map(str, numbers[:8])))
+            raise self.not_finite("loss", value, numbers, parts)
         self.sharding.sum_gradients(self.model)
         return Differentiated(numbers, value, figures, parts, int(targets), started)
 
@@ -236,7 +266,7 @@ class TrainingRun:
             group["lr"] = rate
         norm = self.weights.clip(self.sharding, self.s.clip)
         if not math.isfinite(norm):
-            raise TrainError("train.gradient", step=self.step + 1, norm=norm, documents=", ".join(map(str, numbers[:8])))
+            raise self.not_finite("gradient", norm, numbers, parts)
         self.weights.step(self.optimizer)
         load = self.balance.correct(self.ranks)
         self.step += 1
@@ -274,7 +304,8 @@ class TrainingRun:
         if not self.ranks.first:
             return
         sync(self.folder / "log.jsonl")
-        save_state(self.folder / "saves", self.step, weights, moments, {"tokens": self.tokens, "identity": self.identity}, self.s.keep)
+        about = {"tokens": self.tokens, "skipped": self.skipped, "identity": self.identity}
+        save_state(self.folder / "saves", self.step, weights, moments, about, self.s.keep)
 
     def resume(self, restart: bool = False, inexact: bool = False) -> list[str]:
         """Resume from the newest state that verifies, or start if none was saved. Returns the faults of later states, moved aside.
@@ -312,7 +343,7 @@ class TrainingRun:
             for path, p in self.weights.named_parameters():
                 own = {k.split(":")[1]: self.sharding.part(path, v).clone() for k, v in moments.items() if k.split(":")[0] == path}
                 self.optimizer.state[p] = own
-        self.step, self.tokens = state["step"], state["tokens"]
+        self.step, self.tokens, self.skipped = state["step"], state["tokens"], state.get("skipped", 0)
         return what
 
 
@@ -320,12 +351,6 @@ def moments_of(run: TrainingRun) -> dict[str, Tensor]:
     """Return the optimizer's numbers of each parameter, by its path and their name."""
     state = run.optimizer.state
     return {f"{path}:{k}": v for path, p in run.weights.named_parameters() for k, v in state[p].items()}
-
-
-def balance_of(model: nn.Module, s: TrainSettings) -> Balance:
-    """Return the balancing of a model's routers; where they do not train, their corrections stay as well."""
-    frozen = not all(p.requires_grad for p in model.parameters())
-    return Balance(model, 0.0 if frozen else s.correction, s.auxiliary)
 
 
 def check(objective: Objective, documents: Sequence[Document], vocab: int, positions: int | None) -> None:

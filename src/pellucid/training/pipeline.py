@@ -38,6 +38,7 @@ from pellucid.training.quiz import quiz
 from pellucid.training.recipe import Recipe, read_recipe
 from pellucid.training.recipe_tables import DistilSettings
 from pellucid.training.run_folder import write_run
+from pellucid.training.run_length import with_steps
 from pellucid.training.saves import states
 from pellucid.training.shards import TOKENIZER, load_tokenizer, open_shards
 from pellucid.training.start import Start, base_folder, folder_named, fresh, numbered, origin, stops
@@ -86,6 +87,7 @@ def run_recipe(
             meter = MemoryMeter()
             start = fresh(recipe, objective)
             documents, out_of_training = both = examples(recipe, objective)
+            recipe = with_steps(recipe, objective, documents)
             criterion = criterion_of(recipe, start, objective, both, folder / DATA)
             kept = held_out(recipe, objective, out_of_training, criterion)
             sharding = split(start.model, ranks)

@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,11 +23,13 @@ from pellucid.training.recipe_tables import (
     PreferSettings,
     RanksSettings,
     RewardSettings,
+    RunLength,
     distil_settings,
     known,
     number,
     ranks_settings,
     require,
+    run_length,
 )
 from pellucid.training.texts import Source, Texts
 
@@ -65,10 +67,10 @@ TABLES = {"name": str, "model": dict, "adapter": dict, "tokenizer": dict, "data"
 TABLES |= dict.fromkeys(("ranks", *AIMS), dict)
 OPTIONAL = {"adapter", "eval", "watch", "ranks", *AIMS}
 ONE_PROCESS = RanksSettings()
-FROM_ZERO = {"quiz", "seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
+FROM_ZERO = {"quiz", "skips", "seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
 BELOW_ONE = {"beta1", "beta2", "momentum", "smoothing"}
 OPTIMIZERS, SCHEDULES = ("adamw", "muon"), ("cosine", "linear", "constant", "wsd")
-DTYPES = ("float32", "bfloat16")
+DTYPES, ON_NAN = ("float32", "bfloat16"), ("stop", "skip")
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class TrainSettings:
     from one pool sorted by length, so that little is padded.
     dtype: of forward and backward; the weights that the optimizer changes, and its moments, are float32 in any case.
     recompute: a block keeps its input alone for the backward pass, and runs again there.
+    on_nan: what follows where a loss or a gradient is not finite: "stop", the run ends; "skip", the step changes no weight.  skips: how
+    many steps in a row may be skipped.
     """
 
     seed: int
@@ -104,6 +108,8 @@ class TrainSettings:
     micro: int | None = None
     dtype: str = DTYPES[0]
     recompute: bool = False
+    on_nan: str = ON_NAN[0]
+    skips: int = 0
     spread: float = 0.02  # standard deviation of the first weights
     save_every: int = 1000
     keep: int | None = 2  # of the newest states; None, "all" in a recipe, keeps every one
@@ -148,6 +154,7 @@ class Recipe:
     objective: what is trained, one of `objectives.OBJECTIVES` or TUNING.  root: the folder that its files are relative to.
     base: the folder that it starts from, None for new weights.  adapter: what alone trains then, None for every weight.
     aim: the table of an objective that has one of its own.  ranks: the processes that share the training.
+    length: of the run, if not in steps; train.steps is 0 then, until it follows from the data.
     """
 
     path: Path
@@ -164,6 +171,7 @@ class Recipe:
     adapter: AdapterSettings | None = None
     aim: Aim | None = None
     ranks: RanksSettings = ONE_PROCESS
+    length: RunLength | None = None
 
     @property
     def texts_a_row(self) -> int:
@@ -205,7 +213,12 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
         raise TrainError("recipe.field", path=path, field="data.files", found="-", allowed=FILES)
     data = data_of(path, root, tables["data"], objective)
     check_tokenizer(path, tables["tokenizer"], isinstance(data, Texts) or objective == DISTIL)
-    train = train_settings(path, tables["train"])
+    known(path, "train.", tables["train"], {f.name for f in (*fields(TrainSettings), *fields(RunLength))})
+    length = run_length(path, tables["train"])
+    if length is not None and length.tokens is not None and objective == REWARD:
+        raise TrainError("recipe.field", path=path, field="train.tokens", found=length.tokens, allowed="train.steps, train.epochs")
+    train = train_settings(path, tables["train"] if length is None else without_length(tables["train"]))
+    train = train if length is None else replace(train, steps=0)
     if objective in AIMS and train.smoothing:
         raise TrainError("recipe.field", path=path, field="train.smoothing", found=train.smoothing, allowed="0")
     evaluate = settings(path, "eval", EvalSettings, tables["eval"]) if "eval" in tables else None
@@ -218,7 +231,7 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
     name, model, tokenizer = (tables[field] for field in ("name", "model", "tokenizer"))
     aim = AIMS[objective](path, tables.get(objective, {})) if objective in AIMS else None
     ranks = ranks_settings(path, tables.get("ranks", {}))
-    return Recipe(path, root, name, model, tokenizer, data, objective, train, evaluate, watch, base, adapter, aim, ranks)
+    return Recipe(path, root, name, model, tokenizer, data, objective, train, evaluate, watch, base, adapter, aim, ranks, length)
 
 
 def base_settings(path: Path, tables: dict[str, Any]) -> BaseSettings | None:
@@ -356,19 +369,28 @@ def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -
     return kind(**given)
 
 
+def without_length(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a [train] table with one step in place of a length that is not in steps."""
+    return {name: value for name, value in given.items() if name not in ("tokens", "epochs")} | {"steps": 1}
+
+
 def train_settings(path: Path, given: dict[str, Any]) -> TrainSettings:
     """Return the [train] table, checked."""
     if "keep" in given and given["keep"] != "all" and (type(given["keep"]) is not int or given["keep"] < 1):
         raise TrainError("recipe.field", path=path, field="train.keep", found=repr(given["keep"]), allowed='int > 0, "all"')
     if given.get("keep") == "all":
         given = given | {"keep": None}
-    for field, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("dtype", DTYPES)):
+    for field, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("dtype", DTYPES), ("on_nan", ON_NAN)):
         if (choice := given.get(field, choices[0])) not in choices:
             raise TrainError("recipe.field", path=path, field=f"train.{field}", found=repr(choice), allowed=", ".join(choices))
     if "momentum" in given and given.get("optimizer") != "muon":
         raise TrainError("recipe.field", path=path, field="train.optimizer", found=repr(given.get("optimizer", "adamw")), allowed="muon")
     if "cooldown" in given and given.get("schedule") != "wsd":
         raise TrainError("recipe.field", path=path, field="train.schedule", found=repr(given.get("schedule", "cosine")), allowed="wsd")
+    if given.get("on_nan") == "skip" and given.get("skips", 0) == 0:
+        raise TrainError("recipe.field", path=path, field="train.skips", found=given.get("skips", "-"), allowed="int > 0")
+    if "skips" in given and given.get("on_nan") != "skip":
+        raise TrainError("recipe.field", path=path, field="train.on_nan", found=repr(given.get("on_nan", ON_NAN[0])), allowed="skip")
     s = settings(path, "train", TrainSettings, given)
     if s.cooldown > 1:
         raise TrainError("recipe.field", path=path, field="train.cooldown", found=s.cooldown, allowed="number > 0 … 1")

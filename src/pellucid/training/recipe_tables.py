@@ -69,6 +69,14 @@ class RanksSettings:
     tensor: int = 1
 
 
+@dataclass(frozen=True)
+class RunLength:
+    """The length of a run in the [train] table of a recipe, where that is not in steps. tokens: that carry loss.  epochs: of the data."""
+
+    tokens: float | None = None
+    epochs: float | None = None
+
+
 Aim = PreferSettings | DistilSettings | RewardSettings
 
 
@@ -153,6 +161,17 @@ def ranks_settings(path: Path, given: dict[str, Any]) -> RanksSettings:
     known(path, "ranks.", given, {f.name for f in fields(RanksSettings)})
     require(path, "ranks", given, {name: (type(n) is int and 0 < n < 1 << 16, "int > 0") for name, n in given.items()})
     return RanksSettings(**given)
+
+
+def run_length(path: Path, given: dict[str, Any]) -> RunLength | None:
+    """Return what the [train] table says of a run's length, checked; None if it gives steps."""
+    names = [name for name in ("steps", "tokens", "epochs") if name in given]
+    if len(names) != 1:
+        raise TrainError("recipe.one", path=path, fields="train.steps, train.tokens, train.epochs")
+    if names == ["steps"]:
+        return None
+    require(path, "train", given, {names[0]: (number(given[names[0]], 0, 2.0**53), "number > 0")})
+    return RunLength(**{names[0]: given[names[0]]})
 
 
 AIMS: Mapping[str, Callable[[Path, dict[str, Any]], Aim]] = {

@@ -8,6 +8,7 @@ Each step on the way must have the documents, loss and gradient of its log line;
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,10 @@ from pellucid.families.family import Family
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder
 from pellucid.training.aim import criterion_of
-from pellucid.training.balance import Balance
+from pellucid.training.balance import Balance, balance_of
 from pellucid.training.criterion import losses
 from pellucid.training.identity import require
-from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, balance_of, feed, moments_of
+from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, feed, moments_of
 from pellucid.training.objectives import Masked, Objective, objective_of
 from pellucid.training.pipeline import DATA, examples
 from pellucid.training.recipe import Recipe, read_recipe
@@ -58,7 +59,9 @@ class Replay:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe that the run follows."""
-        return read_recipe(self.folder / RECIPE, self.about.root)
+        recipe = read_recipe(self.folder / RECIPE, self.about.root)
+        steps = self.about.identity["settings"]["steps"]
+        return recipe if recipe.length is None else replace(recipe, train=replace(recipe.train, steps=steps))
 
     @property
     def log(self) -> list[dict[str, Any]]:
@@ -226,7 +229,7 @@ class Replay:
                     t.copy_(first[name])
             run.weights.publish()
             run.optimizer.state.clear()
-            run.step = run.tokens = 0
+            run.step = run.tokens = run.skipped = 0
         run.balance = balance_of(run.model, run.s)
         self.sound = True
 
@@ -242,7 +245,7 @@ class Replay:
         """Compare a step with the log, and the loss of the next step, which alone shows that the weights moved as they did."""
         compare(entry, log)
         run = self.built[0]
-        if run.step + 1 in log:
+        if "loss" in log.get(run.step + 1, {}):  # a skipped step has none
             balance = Balance(run.model, run.s.correction, run.s.auxiliary)
             parts = run.batches(self.numbers(run.step + 1))
             total = 0.0
@@ -260,6 +263,9 @@ def state_at(folder: Path, step: int) -> Path:
 def compare(entry: dict[str, Any], log: dict[int, dict[str, Any]]) -> None:
     """Raise TrainError for the first field of a step taken again that is another than in the log."""
     logged = log[entry["step"]]
+    if "documents" in entry and entry.get("skipped") != logged.get("skipped"):
+        what = {"logged": logged.get("skipped", "-"), "now": entry.get("skipped", "-")}
+        raise TrainError("replay.differs", step=entry["step"], what="skipped", **what)
     for name in COMPARED:
         if name in logged and name in entry and logged[name] != entry[name]:
             raise TrainError("replay.differs", step=entry["step"], what=name, logged=logged[name], now=entry[name])

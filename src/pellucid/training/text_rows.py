@@ -110,8 +110,12 @@ class TrainingRows(Sequence[Document]):
         counts = {"examples": len(self), "tokens": used, "rows": len(self.rows), "idle": 1 - used / (len(self.rows) * self.data.length)}
         return counts if self.shards.learnt is None else counts | {"learnt": self.learnt_tokens() / used}
 
+    def target_tokens(self) -> int:
+        """Return how many tokens carry loss; all but the first of each example where texts have no other mark."""
+        return int((self.ends - self.begins - 1).sum()) if self.shards.learnt is None else self.learnt_tokens()
+
     def learnt_tokens(self) -> int:
-        """Return how many tokens carry loss."""
+        """Return how many tokens of chats and pairs carry loss."""
         assert self.shards.learnt is not None
         before = np.concatenate([[0], self.shards.learnt.numpy().cumsum(dtype=np.int64)])
         return int((before[self.ends] - before[self.begins + 1]).sum())

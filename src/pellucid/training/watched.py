@@ -62,6 +62,10 @@ class StepRecorder:
         """Take the run's step on these documents, record it if it is wanted, and return its log entry."""
         if not self.wants(self.run.step + 1):
             return self.run.one(numbers)
+        return self.run.attempt(self.record, numbers)
+
+    def record(self, numbers: list[int]) -> dict[str, Any]:
+        """Take the run's step on these documents, record it, and return its log entry."""
         s = self.settings
         recorded = record_step(self.run, numbers, self.name, s.tensors, s.gradients, self.last)
         self.last = recorded.updates

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from pellucid.errors import UseError, nearest
 from pellucid.ops import wide
-from pellucid.training.balance import Balance
+from pellucid.training.balance import Balance, balance_of
 from pellucid.training.criterion import PLAIN, Criterion, losses
 from pellucid.training.dropout import Dropout
-from pellucid.training.loop import TrainingRun, balance_of, learning_rate
+from pellucid.training.loop import TrainingRun, learning_rate
 from pellucid.training.move import Move, adamw_move, clip_factor
 from pellucid.training.objectives import Batch
 from pellucid.watching.pulls import Use, uses
