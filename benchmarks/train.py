@@ -2,6 +2,7 @@
 
     python benchmarks/train.py                      # every row; takes hours on two cores
     python benchmarks/train.py --only speed capitals watching [--steps 3] [--pairs 5]
+    python benchmarks/train.py --only half memory --quick --out /tmp/train.json        # a tiny model: that rows run, no numbers
     python benchmarks/train.py --specimens RUN...   # steps, tokens and minutes of finished runs, accuracies from their cards
 
 Times are of pairs in turn, ours and the other, in one process; the medians of the ratios count. Only the rows that ran are written anew
@@ -38,6 +39,14 @@ RESULT = HERE / "results" / "train.json"
 ROW = re.compile(r"^\| (\w+) \| (en|zh) \| ([\d,]+) \| ([\d.]+)% \| ([\d.]+)% \| ([\d.]+)% \|$", re.M)
 SHAPE = {"n_embd": 384, "n_layer": 6, "n_head": 6, "n_positions": 256, "vocab_size": 50304}  # 30 million parameters
 BATCH, LENGTH = 16, 256
+QUICK = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 16, "vocab_size": 512}
+WAYS = {
+    "ours": ("float32", False),
+    "bfloat16": ("bfloat16", False),
+    "recompute": ("float32", True),
+    "bfloat16 recompute": ("bfloat16", True),
+}
+"""Our ways to train whose memory is measured: dtype, and whether blocks run again."""
 CAPITALS = 5354  # tokens a second of recipes/capitals.toml on one thread, before the first of these measurements
 TESTS = {
     "parity": ["tests/training/test_parity_training.py"],
@@ -51,15 +60,14 @@ TESTS = {
 CAMPAIGNS = {"kills": "kills", "mutants.recipe": "recipe", "mutants.data": "data"}
 """Rows that are counted by a campaign, `python -m campaigns NAME`, from its own file."""
 ELSEWHERE = {
-    "speed.bf16": "the trainer has float32 weights alone",
     "speed.litgpt": "litgpt is not installed beside the package; it needs an environment of its own",
     "formulas.trl": "python benchmarks/trl_losses.py, in an environment with trl",
 }
 """Rows without a number of this file, and why."""
 
 
-def ours(folder: Path) -> Callable[[], None]:
-    """Return a step of our training on random tokens, float32."""
+def ours(folder: Path, dtype: str = "float32", recompute: bool = False) -> Callable[[], None]:
+    """Return a step of our training on random tokens."""
     from pellucid.families import understand
     from pellucid.nn.transformer import build
     from pellucid.training.corpus import train_tokenizer
@@ -71,7 +79,7 @@ def ours(folder: Path) -> Callable[[], None]:
     model = build(cfg)
     initialise(model, SHAPE["n_layer"], 0.02, 1)
     documents = [Document([], row) for row in tokens().tolist()]
-    settings = TrainSettings(seed=1, steps=1 << 30, batch=BATCH, learning_rate=3e-4, warmup=1)
+    settings = TrainSettings(seed=1, steps=1 << 30, batch=BATCH, learning_rate=3e-4, warmup=1, dtype=dtype, recompute=recompute)
     run = TrainingRun(model.train(), Causal(train_tokenizer(["a b c"], 300)), documents, settings, folder)
 
     def one() -> None:
@@ -80,8 +88,8 @@ def ours(folder: Path) -> Callable[[], None]:
     return one
 
 
-def theirs(compiled: bool = False) -> Callable[[], None]:
-    """Return a step of transformers' model with torch's fused AdamW, on the same tokens."""
+def theirs(compiled: bool = False, half: bool = False) -> Callable[[], None]:
+    """Return a step of transformers' model with torch's fused AdamW, on the same tokens. half: under torch's autocast to bfloat16."""
     import transformers
 
     hf: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SHAPE, attn_pdrop=0, resid_pdrop=0, embd_pdrop=0)).train()
@@ -90,7 +98,8 @@ def theirs(compiled: bool = False) -> Callable[[], None]:
 
     def one() -> None:
         step.zero_grad(set_to_none=True)
-        logits: Tensor = model(input_ids=x[:, :-1], use_cache=False).logits
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            logits: Tensor = model(input_ids=x[:, :-1], use_cache=False).logits.float()
         nn.functional.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten()).backward()
         nn.utils.clip_grad_norm_(hf.parameters(), 1.0)
         step.step()
@@ -124,22 +133,41 @@ def speed(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return out | {"compiled": in_turn(own, theirs(compiled=True), a.pairs, a.steps)}
 
 
+def half(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return tokens a second in bfloat16 beside transformers under autocast, eager and compiled, and beside our float32."""
+    own = ours(folder, "bfloat16")
+    out = {"eager": in_turn(own, theirs(half=True), a.pairs, a.steps), "float32": in_turn(own, ours(folder), a.pairs, a.steps)}
+    return out | {"compiled": in_turn(own, theirs(compiled=True, half=True), a.pairs, a.steps)}
+
+
+def recompute(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return tokens a second with blocks that run again over those without, in both dtypes."""
+    pairs = {dtype: (ours(folder, dtype, recompute=True), ours(folder, dtype)) for dtype in ("float32", "bfloat16")}
+    return {dtype: in_turn(*pair, a.pairs, a.steps) for dtype, pair in pairs.items()}
+
+
 def memory(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Return the bytes at most of each, beyond those before the model was made, each in a process of its own; and our bill."""
+    """Return the bytes at most of each, beyond those before the model was made, each in a process of its own; and our bills."""
     from pellucid.api.count import billed
     from pellucid.counting.training_memory import Way
     from pellucid.counting.training_memory import memory as parts
     from pellucid.families import understand
 
-    peaks = dict[str, int]()
-    for name in ("ours", "theirs"):
-        done = subprocess.run([sys.executable, __file__, "--peak", name], capture_output=True, text=True, check=True)
-        peaks[name] = int(done.stdout.splitlines()[-1])
+    peaks, bills = dict[str, int](), dict[str, dict[str, int]]()
     family, cfg = understand({"model_type": "gpt2", **SHAPE})
-    bill = billed(cfg, family.name, "30M", LENGTH, BATCH, "float32", "float32", plain="float32")
-    predicted = {name: int(n) for name, n in parts(bill, Way(master=False)).items()}
-    ratio, off = peaks["ours"] / peaks["theirs"], predicted["memory.total"] / peaks["ours"] - 1
-    return {"peak": peaks, "ratio": round(ratio, 3), "predicted": predicted, "predicted_over_measured": round(1 + off, 3)}
+    for name in (*WAYS, "theirs", "theirs bfloat16"):
+        command = [sys.executable, __file__, "--peak", name, *(["--quick"] if a.quick else [])]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks[name] = max(1, int(done.stdout.splitlines()[-1]))  # a tiny model fits where imports were
+    for name, (dtype, again) in WAYS.items():
+        bill = billed(cfg, family.name, "30M", LENGTH, BATCH, dtype, dtype, plain=dtype)
+        bills[name] = {part: int(n) for part, n in parts(bill, Way(recompute=again, master=dtype != "float32")).items()}
+    return {
+        "peak": peaks,
+        "ratio": {"float32": round(peaks["ours"] / peaks["theirs"], 3), "bfloat16": round(peaks["bfloat16"] / peaks["theirs bfloat16"], 3)},
+        "predicted": bills,
+        "predicted_over_measured": {name: round(bill["memory.total"] / peaks[name], 3) for name, bill in bills.items()},
+    }
 
 
 def peak(name: str) -> int:
@@ -149,7 +177,7 @@ def peak(name: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         nn.functional.linear(torch.randn(64, 64), torch.randn(64, 64))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        step = ours(Path(folder)) if name == "ours" else theirs()
+        step = ours(Path(folder), *WAYS[name]) if name in WAYS else theirs(half="bfloat16" in name)
         step(), step()
         return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
 
@@ -194,7 +222,7 @@ def logged(text: str, folder: Path, steps: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (place / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-MEASURED = {"speed": speed, "memory": memory, "capitals": capitals, "watching": watching}
+MEASURED = {"speed": speed, "half": half, "recompute": recompute, "memory": memory, "capitals": capitals, "watching": watching}
 
 
 def tested(files: list[str]) -> dict[str, Any]:
@@ -257,10 +285,15 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="of one measurement of a pair")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--peak", choices=["ours", "theirs"])
+    parser.add_argument("--peak", choices=[*WAYS, "theirs", "theirs bfloat16"])
+    parser.add_argument("--quick", action="store_true", help="a tiny model, one pair of one step")
     parser.add_argument("--out", type=Path, default=RESULT)
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
+    if a.quick:
+        global BATCH, LENGTH
+        SHAPE.update(QUICK)
+        BATCH, LENGTH, a.pairs, a.steps = 2, 16, 1, 1
     if a.peak:
         print(peak(a.peak))
         return

@@ -79,11 +79,7 @@ class StoppedError(TrainError):
 
 
 class NotFiniteError(TrainError):
-    """The loss or the gradient of a step, `what`, is not finite; no weight has changed. where: the first broken tensor, as text."""
-
-    def __init__(self, what: str, step: int, value: float, where: str) -> None:
-        self.what, self.step = what, step
-        super().__init__(f"train.{what}", step=step, value=value, where=where)
+    """The loss or the gradient of a step is not finite; no weight has changed."""
 
 
 class RequestError(PellucidError):

@@ -221,22 +221,20 @@ class TrainingRun:
             if self.skipped == self.s.skips:
                 self.step -= self.skipped  # the weights are those of that step
                 self.save()
-                raise TrainError("train.skips", step=fault.step, count=self.skipped, saved=self.step) from None
+                raise TrainError("train.skips", step=fault.values["step"], count=self.skipped, saved=self.step) from None
             self.balance.forget()
             self.step, self.skipped = self.step + 1, self.skipped + 1
             taken = {"documents": digest(json.dumps(numbers))[:16], "seconds": round(time.perf_counter() - started, 6)}
-            return {"step": self.step, "skipped": fault.what, "tokens": self.tokens, **taken}
+            return {"step": self.step, "skipped": fault.key.removeprefix("train."), "tokens": self.tokens, **taken}
         self.skipped = 0
         return entry
 
-    def not_finite(self, what: str, value: float, numbers: list[int], batches: list[Batch]) -> NotFiniteError:
-        """Return the error of a step whose loss or gradient, `what`, is not finite; it names the first broken tensor."""
-        broken = first_broken(self, numbers, batches, what == "gradient")
+    def first_broken(self, numbers: list[int], batches: list[Batch], gradient: bool) -> str:
+        """Return what an error says of the first broken tensor of a step; of its documents if there is none."""
+        broken = first_broken(self, numbers, batches, gradient)
         if broken is None:
-            where = say("train.batch", documents=", ".join(map(str, numbers[:8])))
-        else:
-            where = say("train.first", path=broken.path, document="-" if broken.document is None else broken.document)
-        return NotFiniteError(what, self.step + 1, value, where)
+            return say("train.batch", documents=", ".join(map(str, numbers[:8])))
+        return say("train.first", path=broken.path, document="-" if broken.document is None else broken.document)
 
     def backward(self, numbers: list[int]) -> "Differentiated":
         """Compute the loss of a step on these documents, and its gradients. A TrainError if the loss is not finite."""
@@ -254,7 +252,7 @@ class TrainingRun:
             value, *sums = self.ranks.totals([value, *(figures.get(name, 0.0) for name in names)])
             figures = dict(zip(names, sums, strict=True))
         if not math.isfinite(value):
-            raise self.not_finite("loss", value, numbers, parts)
+            raise NotFiniteError("train.loss", step=self.step + 1, value=value, where=self.first_broken(numbers, parts, False))
         self.sharding.sum_gradients(self.model)
         return Differentiated(numbers, value, figures, parts, int(targets), started)
 
@@ -266,7 +264,7 @@ class TrainingRun:
             group["lr"] = rate
         norm = self.weights.clip(self.sharding, self.s.clip)
         if not math.isfinite(norm):
-            raise self.not_finite("gradient", norm, numbers, parts)
+            raise NotFiniteError("train.gradient", step=self.step + 1, value=norm, where=self.first_broken(numbers, parts, True))
         self.weights.step(self.optimizer)
         load = self.balance.correct(self.ranks)
         self.step += 1
