@@ -2,7 +2,7 @@
 
     python benchmarks/train.py                      # every row; takes hours on two cores
     python benchmarks/train.py --only speed capitals watching [--steps 3] [--pairs 5]
-    python benchmarks/train.py --only half memory --quick --out /tmp/train.json        # a tiny model: that rows run, no numbers
+    python benchmarks/train.py --only half memory --quick --out quick.json        # a tiny model: that rows run, no numbers
     python benchmarks/train.py --specimens RUN...   # steps, tokens and minutes of finished runs, accuracies from their cards
 
 Times are of pairs in turn, ours and the other, in one process; the medians of the ratios count. Only the rows that ran are written anew
@@ -161,7 +161,7 @@ def memory(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
         peaks[name] = max(1, int(done.stdout.splitlines()[-1]))  # a tiny model fits where imports were
     for name, (dtype, again) in WAYS.items():
         bill = billed(cfg, family.name, "30M", LENGTH, BATCH, dtype, dtype, plain=dtype)
-        bills[name] = {part: int(n) for part, n in parts(bill, Way(recompute=again, master=dtype != "float32")).items()}
+        bills[name] = {part: int(n) for part, n in parts(bill, Way(recompute=again, loss=True, master=dtype != "float32")).items()}
     return {
         "peak": peaks,
         "ratio": {"float32": round(peaks["ours"] / peaks["theirs"], 3), "bfloat16": round(peaks["bfloat16"] / peaks["theirs bfloat16"], 3)},

@@ -35,7 +35,7 @@ from pellucid.watching.meta import META
 class Way:
     """How to train. rank: of LoRA on every matrix of the layers, or None for all weights.  shards: ranks that share weights, gradients
     and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.  summed: gradients of several forwards are added in
-    float32.
+    float32.  loss: what the loss of the logits holds for a moment counts too, as a run has it.
 
     adapted: of LoRA on some matrices, their paths within a layer; low: the numbers in all A and B then. What these keep for the backward is
     counted in each layer of a kind.
@@ -46,6 +46,7 @@ class Way:
     shards: int = 1
     master: bool = True
     summed: bool = False
+    loss: bool = False
     adapted: tuple[str, ...] | None = None
     low: int | None = None
 
@@ -75,6 +76,9 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     if way.recompute:
         kept = recomputed(bill, kept)
     out = {f"memory.{n}": x for n, x in kinds.items()} | {"memory.activations": total(kept)}
+    if way.loss:  # log-probabilities, their gradient and the logits'; of narrow logits these and their gradient
+        rows, copies = bill.setting.context * bill.setting.batch, 3 if size == 4 else 2
+        out["memory.loss"] = product(f"{copies}·T·V·{size}", copies=copies, rows=rows, vocab=bill.config.vocab, size=size)
     out["memory.total"] = total((n.removeprefix("memory."), 1, x) for n, x in out.items())
     return out
 
@@ -111,7 +115,7 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
         return out
     active = int(bill["parameters.active"])
     out["flops.textbook"] = product("6·N·T", six=6, active=active, rows=rows)
-    if way == Way(shards=way.shards, master=way.master, summed=way.summed):
+    if way == Way(shards=way.shards, master=way.master, summed=way.summed, loss=way.loss):
         out["flops.attention"] = product("3·attention", three=3, mixing=int(mixing))
         out["flops.idle"] = product("6·T·(matrices − N)", six=6, rows=rows, idle=through - active)
     return out

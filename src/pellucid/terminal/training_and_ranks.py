@@ -19,7 +19,7 @@ from pellucid.terminal.table import Cell, Column, prose, table
 
 MEMORY = {
     "weights": "count.train.weights", "adapters": "count.train.adapters", "gradients": "count.train.gradients",
-    "moments": "count.train.moments", "master": "count.train.master", "activations": "count.train.activations",
+    "moments": "count.train.moments", "master": "count.train.master", "activations": "count.train.activations", "loss": "count.train.loss",
     "total": "count.train.memory",
 }  # fmt: skip
 FLOPS = {

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pellucid.ops import wide
 from pellucid.training.balance import Balance
 from pellucid.training.dropout import Dropout
+from pellucid.training.narrow_loss import NarrowLoss
 from pellucid.training.objectives import IGNORED, Batch, Document, Objective
 
 Figures = dict[str, float]
@@ -99,7 +100,9 @@ class StepPart(NamedTuple):
 def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Return the mean of -log p(target) over real targets; `smoothing` is the part shared by all V ids (arXiv 1512.00567)."""
     logits = model(*batch.inputs)
-    logits, targets = logits.to(wide(logits.dtype)), batch.targets.flatten()
+    targets = batch.targets.flatten()
+    if wide(logits.dtype) != logits.dtype:
+        return NarrowLoss.apply(logits.flatten(0, 1), targets, smoothing)  # type: ignore[no-any-return]
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
 
 
