@@ -90,11 +90,17 @@ def test_open_tells_no_address_of_a_name_of_nothing(name: str, why: str, ran: Ra
     assert done.returncode == 2 and done.stdout == "" and why in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("contents", ["a tokenizer", "nothing"])
-def test_open_tells_no_address_of_what_cannot_be_opened(contents: str, folder: Path, tmp_path: Path, ran: Ran) -> None:
-    if contents == "a tokenizer":
-        shutil.copy(folder / "tokenizer.json", tmp_path)
+@pytest.mark.parametrize("contents", ["notes.txt", "nothing"])
+def test_open_tells_no_address_of_what_cannot_be_opened(contents: str, tmp_path: Path, ran: Ran) -> None:
+    if contents != "nothing":
+        (tmp_path / contents).write_text("{}")
     done = ran("open", str(tmp_path), "--no-browser")
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert "neither a model (config.json), nor a trace (index.jsonl), nor a run of training (run.json)" in done.stderr
-    assert ("found: tokenizer.json" if contents == "a tokenizer" else "found: nothing") in done.stderr
+    assert "neither a model (config.json), nor a tokenizer, nor a trace (index.jsonl), nor a run of training (run.json)" in done.stderr
+    assert f"found: {contents}" in done.stderr
+
+
+def test_open_tells_no_address_of_a_damaged_tokenizer(tmp_path: Path, ran: Ran) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    done = ran("open", str(tmp_path), "--no-browser")
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1 and "tokenizer.json" in done.stderr

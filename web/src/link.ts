@@ -25,12 +25,16 @@ export interface Place {
   exhibit: string; // its name, the model that it runs on where that is not its own, and its settings
   on: string;
   controls: string;
+  text: string; // of the view of tokens, the tokenizer that reads it, and another beside
+  by: string;
+  beside: string;
+  special: boolean; // with the tokens that the tokenizer adds
   trained: number; // the recorded step of a training, 0 the newest
   weight: string; // of which a cell is explained, as "layers.2.ffn.down.weight 5,17"
   tour: number; // of a station, from 1; 0 is no tour
 }
 
-export const NOWHERE: Place = { view: "map", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", trail: "", sampling: "", forced: "", trial: "", why: false, budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", trained: 0, weight: "", tour: 0 };
+export const NOWHERE: Place = { view: "map", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", trail: "", sampling: "", forced: "", trial: "", why: false, budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", text: "", by: "", beside: "", special: true, trained: 0, weight: "", tour: 0 };
 const LONGEST = 60_000; // characters of a prompt in a link: as many ids as a run may have
 const RIVER = ["tensor", "cell", "block", "tour"] as const; // an address with one of these and no view is of the cards
 const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], trained: [0, 1_000_000_000], tour: [0, 99] } as const;
@@ -44,7 +48,7 @@ export function written(place: Place): string {
 
 export function read(fragment: string): Place {
   const fields = new URLSearchParams(fragment.replace(/^#/, "")), place: Place = { ...NOWHERE };
-  for (const key of ["view", "model", "with", "prompt", "block", "tensor", "cell", "trail", "sampling", "forced", "trial", "budget", "edits", "against", "other", "sweep", "exhibit", "on", "controls", "weight"] as const) {
+  for (const key of ["view", "model", "with", "prompt", "block", "tensor", "cell", "trail", "sampling", "forced", "trial", "budget", "edits", "against", "other", "sweep", "exhibit", "on", "controls", "text", "by", "beside", "weight"] as const) {
     const text = fields.get(key);
     if (text !== null && text.length <= LONGEST) place[key] = text;
   }
@@ -53,6 +57,7 @@ export function read(fragment: string): Place {
     if (Number.isInteger(n) && n >= low && n <= high) place[key as keyof typeof NUMBERS] = n;
   }
   place.why = fields.get("why") === "true";
+  place.special = fields.get("special") !== "false";
   if (!/^\d+(,\d+)*$/.test(place.cell)) place.cell = "";
   if (!fields.has("view") && RIVER.some((key) => place[key] !== NOWHERE[key])) place.view = "life";
   return place;

@@ -21,6 +21,7 @@ class Now {
   models: ModelEntry[] = $state.raw([]);
   training = $state(false); // there is a run of training to show
   shipped = $state(""); // the name of that run, if it ships with the package
+  tokenizer: string | null = $state(null); // the tokenizer that the server was opened with, alone
   busy = $state(false);
   fault = $state("");
   tensors: Record<number, Tensor[]> = $state.raw({}); // by step
@@ -85,8 +86,10 @@ export async function open(): Promise<void> {
     const answer = await models();
     now.models = answer.models;
     now.shipped = answer.shipped ?? "";
-    now.training = typeof answer.training === "string" || now.shipped !== "";
-    if (typeof answer.training === "string" && !new URLSearchParams(location.hash.slice(1)).has("view")) place.view = "learning"; // what it was opened for
+    now.tokenizer = answer.tokenizer ?? null;
+    const trained = typeof answer.training === "string";
+    now.training = trained || now.shipped !== "";
+    if ((trained || now.tokenizer) && !new URLSearchParams(location.hash.slice(1)).has("view")) place.view = trained ? "learning" : "tokens"; // what it was opened for
     first = { model: answer.current, run: answer.run === null ? null : await kept(answer.run) };
     settle();
     const run = recording();

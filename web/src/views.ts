@@ -20,6 +20,7 @@ import Learning from "./views/Learning.svelte";
 import Life from "./views/Life.svelte";
 import RunMap from "./views/RunMap.svelte";
 import NextToken from "./views/NextToken.svelte";
+import Tokenize from "./views/Tokenize.svelte";
 
 // tensors: of the run's first step.
 export interface View { name: string; title: (run: Run) => Key; there: (run: Run, tensors: readonly Tensor[]) => boolean; component: Component<{ run: Run }> }
@@ -37,6 +38,7 @@ export const VIEWS: readonly [View, ...View[]] = [
   { name: "budget", title: () => "page.view.budget", there: () => served || "catalog" in (recorded ?? embedded ?? { answers: {} }).answers, component: Budget },
   { name: "change", title: () => "page.view.change", there: (run) => recorded === null && run.values && run.prompt !== null && run.steps.length > 0, component: Change },
   { name: "learning", title: () => "page.view.learning", there: () => (recorded ? "training" in recorded.answers : now.training), component: Learning },
+  { name: "tokens", title: () => "page.view.tokens", there: () => served && (now.tokenizer !== null || now.models.some((m) => m.prompt !== null)), component: Tokenize },
   { name: "exhibits", title: () => "page.view.exhibits", there: () => (recorded ? "exhibits" in recorded.answers : served), component: Exhibits },
 ];
 

@@ -66,5 +66,11 @@ def judge(name: str) -> None:
     from pellucid.tracing import INDEX
     from pellucid.training.run_folder import RUN
 
-    if not {INDEX, RUN} & set(files):
+    if {INDEX, RUN} & set(files):
+        return
+    from pellucid.api.open_tokenizer import open_tokenizer, tokenizer_alone
+
+    if tokenizer_alone(Path(name)):
+        open_tokenizer(name)
+    else:
         raise UseError("open.folder", folder=name, index=INDEX, run=RUN, found=All(files[:10]) if files else say("open.empty"))

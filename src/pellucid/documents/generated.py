@@ -22,6 +22,7 @@ from pellucid.documents.run_map import MapDocument
 from pellucid.documents.sweep import HeadsDocument, SweepDocument
 from pellucid.documents.switch_list import SwitchesDocument
 from pellucid.documents.tensor import StatsDocument, TensorDocument
+from pellucid.documents.tokens import TokensDocument
 from pellucid.documents.training import TrainingDocument
 from pellucid.documents.why import WeightTileDocument, WhyDocument
 
@@ -45,9 +46,10 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "tile": WeightTileDocument,
 }
 OF_MAP = {"map": MapDocument}
+OF_TEXT = {"tokens": TokensDocument}
 OF_CHAT = {"chat": ChatEventDocument}
 OF_EXHIBITS = {"exhibits": ExhibitListDocument, "exhibit": ExhibitDocument, "training": TrainingDocument}
-EVERY = NAMED | OF_MAP | OF_CHAT | OF_EXHIBITS
+EVERY = NAMED | OF_MAP | OF_TEXT | OF_CHAT | OF_EXHIBITS
 IMPORTED_BY_CHAT = 'import type { AnswerDocument } from "../run/documents";'
 IMPORTED_BY_MAP = 'import type { LensLayerDocument } from "./documents";'
 IMPORTED = 'import type { CandidateDocument } from "../run/documents";'
@@ -64,6 +66,7 @@ def files(root: Path) -> dict[Path, str]:
         schemas / "heads.json": written(command_schema("heads", HeadsDocument)),
         schemas / "lens.json": written(command_schema("lens", ReadDocument)),
         schemas / "patch.json": written(command_schema("patch", SweepDocument)),
+        schemas / "tokenize.json": written(command_schema("tokenize", TokensDocument)),
         schemas / "try.json": written(command_schema("try", ComparisonDocument)),
         api: written(api_schema(json.loads(api.read_text(encoding="utf-8")))),
         root / "web" / "src" / "run" / "documents.ts": f"{HEAD}\n{interfaces(*NAMED.values())}\n",
@@ -72,6 +75,7 @@ def files(root: Path) -> dict[Path, str]:
         / "src"
         / "run"
         / "map_documents.ts": f"{HEAD}\n{IMPORTED_BY_MAP}\n\n{interfaces(*OF_MAP.values(), known=NAMED.values())}\n",
+        root / "web" / "src" / "run" / "token_documents.ts": f"{HEAD}\n{interfaces(*OF_TEXT.values())}\n",
         root
         / "web"
         / "src"

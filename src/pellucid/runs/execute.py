@@ -110,7 +110,7 @@ def recorded(loaded: LoadedModel | None, traced: Trace, limits: Limits, folder: 
 
 def ids_of(model: Model, prompt: str | None, ids: Sequence[int] | None, limits: Limits) -> list[int]:
     """Return the ids of `prompt`, or `ids` themselves. A RequestError if there are more than the limit, a UseError if there are none."""
-    if prompt is not None and len(prompt) > 32 * limits.tokens:
+    if prompt is not None and len(prompt) > limits.letters:
         raise RequestError("server.tokens", 400, "prompt", found=len(prompt), limit=limits.tokens)
     prompt_ids = list(ids) if ids is not None else model.ids(str(prompt))
     if not prompt_ids:

@@ -44,5 +44,10 @@ class Limits:
     connections: int = 64  # that have shown the token
     strangers: int = 32  # connections that have not; of more, the oldest goes
 
+    @property
+    def letters(self) -> int:
+        """Return the most characters of a prompt: a longer one is refused before it is encoded."""
+        return 32 * self.tokens
+
 
 LIMITS = Limits()

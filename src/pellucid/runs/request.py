@@ -122,6 +122,13 @@ def text(given: Mapping[str, Any], name: str, prefix: str = "") -> str:
     return value
 
 
+def flag(given: Mapping[str, Any], name: str, default: bool) -> bool:
+    """Return a field that must be true or false."""
+    if not isinstance(value := given.get(name, default), bool):
+        raise wrong(name, described(value), "true | false")
+    return value
+
+
 def number(given: Mapping[str, Any], name: str, kind: type, least: float, most: float, default: float, prefix: str = "") -> float:
     """Return a field that must be a number within `least` and `most`; True and False are none."""
     value = given.get(name)

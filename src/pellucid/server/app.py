@@ -121,9 +121,10 @@ class Api:
 
     async def tokens(self, request: Request) -> Response:
         body = await self.body(request)
-        request_body.known(body, ("model", "prompt"), "")
-        session = await self.session()
-        return answer(await run_in_threadpool(session.tokens, request_body.text(body, "model"), request_body.text(body, "prompt")))
+        request_body.known(body, ("model", "prompt", "ids", "special"), "")
+        name, (text, ids), session = request_body.text(body, "model"), request_body.given_of(body, self.limits), await self.session()
+        special = request_body.flag(body, "special", True)
+        return answer(await run_in_threadpool(session.tokens, name, ids if text is None else text, special))
 
     async def new_run(self, request: Request) -> Response:
         given, session = request_body.run_of(await self.body(request), self.limits), await self.session()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pellucid import catalog
 from pellucid.api.model import DTYPES, specimens
+from pellucid.api.open_tokenizer import open_tokenizer, tokenizer_alone
 from pellucid.axes import parse, show
 from pellucid.bench import last_measured as measured
 from pellucid.checkpoint.opening import recorded_runs
@@ -13,9 +14,10 @@ from pellucid.documents.cell import terms_document
 from pellucid.documents.run import RunDocument, run_document
 from pellucid.documents.sample import sample_document
 from pellucid.documents.tensor import stats_document, stats_to_json
+from pellucid.documents.tokens import TokensDocument, tokens_document
 from pellucid.errors import RequestError, UseError
 from pellucid.runs import execute, slices
-from pellucid.runs.answers import tokenizer_of, visible
+from pellucid.runs.answers import tokenizer_of
 from pellucid.runs.kept_run import Run, RunStore, kept
 from pellucid.runs.limits import Limits
 from pellucid.runs.model_registry import LoadedModel, ModelRegistry
@@ -35,7 +37,9 @@ SCHEMA = 1
 
 
 class Session:
-    """The state of one server. opened: a model's name, or the folder of a trace or of a run of training; None opens the first specimen.
+    """The state of one server.
+
+    opened: a model's name, or the folder of a trace, of a run of training or of a tokenizer alone; None opens the first specimen.
 
     how: `load`'s settings.
 
@@ -61,6 +65,9 @@ class Session:
         if training is not None:
             opened = opened if opened in recorded_runs() else trained(training)
         folder = Path(opened) if opened is not None and (Path(opened) / INDEX).is_file() else None
+        self.tokenizers = {opened: open_tokenizer(opened)} if opened is not None and tokenizer_alone(Path(opened)) else {}
+        if self.tokenizers:
+            opened = None  # the page's other views run the first specimen
         traced = None if folder is None else load_trace(folder)
         if recorded_by is not None and traced is None:
             raise UseError("open.beside", found=opened or "-")
@@ -83,7 +90,7 @@ class Session:
         rows = self.registry.list()
         current = self.registry.opened or rows[0]["name"] if shown is None or first is None else first.trace.model
         training = None if self.shipped is not None or self.learning.run is None else str(self.learning.run.folder)
-        ids = {"run": first and first.id, "training": training, "shipped": self.shipped}
+        ids = {"run": first and first.id, "training": training, "shipped": self.shipped, "tokenizer": next(iter(self.tokenizers), None)}
         return {"schema": SCHEMA, "current": current, **ids, "models": rows}
 
     def new_run(self, request: RunRequest, stop: Stop) -> RunDocument:
@@ -148,13 +155,18 @@ class Session:
             loaded.measures[path] = stats_of(x)
         return {"schema": SCHEMA, "model": loaded.name, "path": path, "stats": stats_to_json(loaded.measures[path])}
 
-    def tokens(self, name: str, text: str) -> dict[str, Any]:
-        """Return the ids and pieces of a text. A RequestError for a model without a tokenizer."""
-        loaded = self.registry[name]
-        if loaded.model is None or (tokenizer := tokenizer_of(loaded.model)) is None:
-            raise RequestError("server.shapes", 400, "prompt", model=name)
-        ids = loaded.model.ids(text)
-        return {"schema": SCHEMA, "model": name, "ids": ids, "pieces": [visible(p) for p in tokenizer.pieces(ids)]}
+    def tokens(self, name: str, given: str | tuple[int, ...], special: bool) -> TokensDocument:
+        """Return a text or ids as tokens. name: of a model, or of the tokenizer that was opened. A RequestError if it has none."""
+        if isinstance(given, str) and len(given) > self.limits.letters:
+            raise RequestError("server.tokens", 400, "prompt", found=len(given), limit=self.limits.tokens)
+        if (tokenizer := self.tokenizers.get(name)) is None:
+            loaded = self.registry[name]
+            if loaded.model is None or (tokenizer := tokenizer_of(loaded.model)) is None:
+                raise RequestError("server.shapes", 400, "prompt", model=name)
+        document = tokens_document(name, tokenizer, given, special)
+        if len(document["ids"]) > self.limits.tokens:
+            raise RequestError("server.tokens", 400, "prompt", found=len(document["ids"]), limit=self.limits.tokens)
+        return document
 
     def catalog(self) -> dict[str, Any]:
         """Return the catalogue: published models, devices with this machine first, and situations of a model on devices."""

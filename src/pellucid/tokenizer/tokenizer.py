@@ -259,6 +259,14 @@ class Tokenizer:
                 raise TokenizerError("tokenizer.renumbered", file=self.file, token=self._pieces[token["id"]], id=token["id"], found=number)
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """True for a folder with the files of a tokenizer. Nothing is read."""
+    return any(
+        all(os.path.lexists(folder / name) for name in names)
+        for names in (("tokenizer.json",), ("vocab.json", "merges.txt"), ("vocab.txt",))
+    )
+
+
 def load_tokenizer(folder: str | Path, model_vocab: int | None = None) -> Tokenizer | None:
     """Return the tokenizer of a checkpoint folder, None if it has none; ids must be below `model_vocab`, the embedding's rows."""
     folder = Path(folder)

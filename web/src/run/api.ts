@@ -17,6 +17,7 @@ import { embedded, served } from "../live/present";
 import { before } from "../sampling/forced";
 import { read } from "../sampling/settings";
 import { say } from "../messages";
+import type { TokensDocument } from "./token_documents";
 import type { Models, Run, Stats, Tensor, Terms, Weight } from "./types";
 
 const TOGETHER = 4; // requests in flight: a browser allows six to a host, and one more must always pass
@@ -89,6 +90,9 @@ export const moved = (step: number, weight: string, cell: string): Promise<WhyDo
 
 // A request's prompt: a text, or for a model without a tokenizer token ids, as "#1 2 3".
 const given = (prompt: string): object => (/^#\s*\d+([\s,]+\d+)*\s*$/.test(prompt) ? { ids: (prompt.match(/\d+/g) ?? []).map(Number) } : { prompt });
+
+// A text, or ids as "#1 2 3", as tokens. model: whose tokenizer, or the tokenizer that was opened.
+export const tokens = (model: string, prompt: string, special: boolean): Promise<TokensDocument> => json("tokens", { method: "POST", body: JSON.stringify({ model, ...given(prompt), special }), headers: { "Content-Type": "application/json" } });
 
 // sampling: as a link holds it; "" takes the likeliest token.
 export function start(model: string, prompt: string, steps: number, sampling: string, switches: readonly string[] = [], changes: readonly string[] = [], forced = ""): Promise<Run> {

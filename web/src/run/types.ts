@@ -12,7 +12,8 @@ export type Tensor = TensorDocument;
 
 export interface ModelEntry { name: string; kind: string; parameters: number; bytes: number; dtype: string; held: string; weights: boolean; prompt: string | null; chat: "template" | "joined" | "last" | null }
 // training: the folder of the run of training that the server was opened with.  shipped: the name of the one that it shows without one.
-export interface Models { current: string; run: string | null; training?: string | null; shipped?: string | null; models: ModelEntry[] }
+// tokenizer: the tokenizer that it was opened with, alone.
+export interface Models { current: string; run: string | null; training?: string | null; shipped?: string | null; tokenizer?: string | null; models: ModelEntry[] }
 
 export interface Terms {
   factors: Record<string, (number | null)[]>;
