@@ -5,7 +5,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -180,6 +182,53 @@ def test_arithmetic_is_seen(source: str) -> None:
 def test_the_list_names_all() -> None:
     document = exhibit_list()
     assert [h["name"] for h in document["exhibits"]] == NAMES and list(document["chapters"]) == list(CHAPTERS)
+
+
+def constant(source: str) -> list[str]:
+    """Return the claims of an exhibit's file that hold whatever was run."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and ast.unparse(node.func) == "e.claim"]
+    return [ast.unparse(node) for node in calls if isinstance(node.args[1], ast.Constant)]
+
+
+def test_no_claim_holds_by_itself() -> None:
+    assert [(name, wrong) for name in NAMES if (wrong := constant((FOLDER / f"{name}.py").read_text(encoding="utf-8")))] == []
+    assert constant('yield e.claim("unable", True, right=3)') and not constant('yield e.claim("able", right > 2, right=right)')
+
+
+def all_right(made: Any) -> Any:
+    """Return answers as if each were right."""
+    return replace(made, right=made.of)
+
+
+def worse(two: Any) -> Any:
+    """Return a measurement of a module that guesses worse than its model."""
+    return lambda own, right: replace(m := two.measured(own, right), second=m.following + 1)
+
+
+UNABLE: dict[
+    str, tuple[str, str, Any]
+] = {  # what is said of a model that cannot do it: {exhibit: the model, what is replaced, and by what}
+    "acting": (OTHERS[0], "acted", lambda own: lambda *given: (all_right((ways := own(*given))[0]), ways[1])),
+    "ladder": (OTHERS[0], "asking", lambda own: lambda *given: all_right(own(*given))),
+    "formats": (
+        OTHERS[0],
+        "TASKS",
+        lambda own: {key: lambda *given, task=task: replace(task(*given), right=40) for key, task in own.items()},
+    ),
+    "second": (OTHERS[2], "TwoAhead", lambda own: type("Worse", (own,), {"measured": worse(own)})),
+    "conversation": (OTHERS[0], "run_turns", lambda own: lambda model, chat, way: own(model, chat, "none")),
+}
+
+
+@pytest.mark.parametrize("name", UNABLE)
+@pytest.mark.quick(2)
+def test_what_a_model_cannot_do_is_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence fails on a model that can, which is put in its place: its answers are right, its module guesses worse than it."""
+    model, part, put = UNABLE[name]
+    file = import_module(f"pellucid.exhibits.{name}")
+    monkeypatch.setattr(file, part, put(getattr(file, part)))
+    result = run_exhibit(find(name), open_single(model), open_model=open_single)
+    assert "unable" in [c.key for c in result.claims if not c.holds]
 
 
 def test_refusals() -> None:

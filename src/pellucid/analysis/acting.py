@@ -149,6 +149,11 @@ class WayOfActing:
     flops: int
     again: int
 
+    @property
+    def able(self) -> bool:
+        """True if at least half of the answers are right."""
+        return 2 * self.right >= self.of
+
 
 def acted(model: Model, language: str, way: str, carry: bool = True) -> tuple[WayOfActing, Episode]:
     """Answer every question in one way; return how they fared, and the first as it went."""

@@ -41,7 +41,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         wrong, _ = acted(e.model, language, "turns", False)
         yield e.claim("word", wrong.right < turns.right, wrong=wrong.right, right=turns.right, of=turns.of)
     else:
-        yield e.claim("unable", True, right=able.right, of=able.of, model=e.model.name)
+        yield e.claim("unable", not turns.able, right=able.right, of=able.of, model=e.model.name, turns=turns.right)
     yield e.claim("cost", turns.tokens < turns.again, tokens=turns.tokens, again=turns.again, flops=turns.flops)
 
 

@@ -55,7 +55,15 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.ladder.changed", of=stuck.of), columns, facts)
     able = facts_read(e.model, e.text("language"))
     if not able.able:
-        yield e.claim("unable", True, right=able.right, of=able.of, model=e.model.name)
+        yield e.claim(
+            "unable",
+            not (shots.able or looked.able),
+            right=able.right,
+            of=able.of,
+            model=e.model.name,
+            shots=shots.right,
+            looked=looked.right,
+        )
         yield e.claim("tuned", learnt.right > bare.right, right=learnt.right, of=learnt.of, tokens=took.tokens, bytes=took.bytes)
         return
     yield e.claim("unknown", shots.right < looked.right, plain=bare.right, shots=shots.right, of=bare.of)

@@ -45,7 +45,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         yield e.claim("harder", got.following < got.second, loss=got.second, following=got.following)
         yield e.claim("agreed", got.share > MANY, agreed=got.agreed, of=got.of)
     else:
-        yield e.claim("unable", True, model=e.model.name, following=got.following, even=got.even)
+        yield e.claim("unable", got.second < got.following, model=e.model.name, following=got.following, even=got.even, loss=got.second)
     (counted,), total, module = sizes_of([LARGE]), built(LARGE), of_catalogue(LARGE)
     yield e.claim("apart", counted.total == total, model=counted.name, module=module, total=total, own=two.parameters)
 
