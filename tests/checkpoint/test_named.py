@@ -12,6 +12,7 @@ from documented import accept
 from pellucid import count
 from pellucid.api.model import load
 from pellucid.commands import main
+from pellucid.commands.open import judge
 from pellucid.errors import PellucidError
 
 Ran = Callable[..., SimpleNamespace]
@@ -98,6 +99,17 @@ def test_open_tells_no_address_of_what_cannot_be_opened(contents: str, tmp_path:
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
     assert "neither a model (config.json), nor a tokenizer, nor a trace (index.jsonl), nor a run of training (run.json)" in done.stderr
     assert f"found: {contents}" in done.stderr
+
+
+def test_open_tells_no_address_of_an_unknown_configuration(folder: Path, tmp_path: Path, ran: Ran) -> None:
+    """A field that is missing, and one that is not known, are told before the page is; the second may be left aside."""
+    config = json.loads((folder / "config.json").read_text())
+    missing = {name: value for name, value in config.items() if name not in ("hidden_size", "n_embd")}
+    for changed, named in ((missing, ("hidden_size", "n_embd")), (config | {"twists": 3}, ("twists",))):
+        (tmp_path / "config.json").write_text(json.dumps(changed))
+        done = ran("open", str(tmp_path), "--no-browser")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and any(name in done.stderr for name in named)
+    judge(str(tmp_path), ["twists"])
 
 
 def test_open_tells_no_address_of_a_damaged_tokenizer(tmp_path: Path, ran: Ran) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +33,7 @@ def add(app: typer.Typer) -> None:
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
-        judge(model)
+        judge(model, ignore_field or ())
 
         from pellucid.server.browser import browse
         from pellucid.server.listen import serve
@@ -52,25 +53,32 @@ def add(app: typer.Typer) -> None:
             os._exit(0)
 
 
-def judge(name: str) -> None:
-    """Raise a UseError for a name or folder that cannot be opened, before the address is printed."""
-    if not Path(name).exists() and "/" not in name and catalog.find(catalog.models(), name) is None:
-        from pellucid.api.model import place
+def judge(name: str, ignore: Iterable[str] = ()) -> None:
+    """Raise an error for a name, folder or file that cannot be opened, before the address is printed. ignore: fields left aside.
 
-        place(name)
-    files = sorted(os.listdir(name)) if Path(name).is_dir() else ["config.json"]
-    from pellucid.checkpoint.gguf.gguf_folder import gguf_of
+    Of a model its configuration is read, and no weights.
+    """
+    path = Path(name)
+    if not path.exists():
+        if "/" not in name and catalog.find(catalog.models(), name) is None:
+            from pellucid.api.model import place
 
-    if "config.json" in files or gguf_of(Path(name)) is not None:
+            place(name)
         return
+    from pellucid.api.open_tokenizer import open_tokenizer, tokenizer_alone
+    from pellucid.checkpoint.gguf.gguf_folder import gguf_of
     from pellucid.tracing import INDEX
     from pellucid.training.run_folder import RUN
 
+    files = sorted(os.listdir(name)) if path.is_dir() else []
     if {INDEX, RUN} & set(files):
         return
-    from pellucid.api.open_tokenizer import open_tokenizer, tokenizer_alone
-
-    if tokenizer_alone(Path(name)):
+    if tokenizer_alone(path):
         open_tokenizer(name)
+    elif path.is_file() or "config.json" in files or gguf_of(path) is not None:
+        from pellucid.api.count import config_of
+        from pellucid.families import understand
+
+        understand(*config_of(name, ignore), ignore)
     else:
         raise UseError("open.folder", folder=name, index=INDEX, run=RUN, found=All(files[:10]) if files else say("open.empty"))
