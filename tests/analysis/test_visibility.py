@@ -56,3 +56,14 @@ def test_which_models_have_the_causal_picture() -> None:
     fits = {name: v.one_block(pellucid.load(f"pellucid/{name}").config) for name in ("capitals", "capitals-deepseek")}
     none = {name: v.one_block(pellucid.load(f"pellucid/{name}").config) for name in ("reader", "capitals-t5", "capitals-bert")}
     assert all(fits.values()) and not any(none.values())
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 8])
+def test_a_window_shows_the_nearest_tokens(window: int) -> None:
+    """The pairs that have weight are those whose last token is among the window's; without the switch they are another number."""
+    model = pellucid.load("pellucid/capitals", dtype="float64")
+    near = v.visibility(pellucid.variant(model, {"layers.*.attn.window": window}), TEXT)
+    tokens = len(v.text_ids(model, TEXT))
+    assert near.pairs == v.window_pairs(model, TEXT, window) and near.later == 0
+    assert (near.pairs == v.visibility(model, TEXT).pairs) == (window >= tokens)
+    assert all(abs(one - 1) < 1e-10 for one in near.sums)

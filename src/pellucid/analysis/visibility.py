@@ -6,7 +6,7 @@ A word is the fewest pieces whose bytes are text, so that a prefix of three word
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -70,6 +70,11 @@ def one_block(cfg: Config) -> bool:
     first = cfg.layers[0].attn
     narrow = any(getattr(first, name, None) is not None for name in ("window", "chunk"))
     return cfg.encoder is None and cfg.head and first.causal and not cfg.prefix and not narrow
+
+
+def windowed(cfg: Config) -> bool:
+    """True for a model whose attention may have a sliding window."""
+    return all(any(f.name == "window" for f in fields(layer.attn)) for layer in cfg.layers)
 
 
 def words_of(model: Model, ids: Sequence[int]) -> tuple[list[str], list[int]]:
@@ -145,3 +150,9 @@ def pairs_of(words: int, prefix: int) -> int:
     """Return how many pairs a prefix mask shows: those of a causal one, and in the prefix the later words too."""
     shared = min(prefix, words)
     return words * (words + 1) // 2 + shared * (shared - 1) // 2
+
+
+def window_pairs(model: Model, text: str, window: int) -> int:
+    """Return how many pairs of words a sliding window of `window` tokens shows. A word is seen if one of its tokens is."""
+    _, ends = words_of(model, text_ids(model, text))
+    return sum(row - window < end <= row for row in ends for end in ends)

@@ -1,13 +1,13 @@
-"""Which word sees which: four kinds of models read one text, and each has a picture of its own."""
+"""Which word sees which: four kinds of models, and one with a window, read one text, and each has a picture of its own."""
 
 from collections.abc import Iterator
 
-from pellucid.analysis.visibility import across, one_block, pairs_of, reached, visibility
+from pellucid.analysis.visibility import across, one_block, pairs_of, reached, visibility, window_pairs, windowed
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import MatrixPanel, Panel
 from pellucid.messages import say
 
-TEXT, PREFIX, MOST = "大家共同努力", 3, 8
+TEXT, PREFIX, WINDOW, MOST = "大家共同努力", 3, 4, 8
 ENCODER, BOTH, SHARED = "pellucid/capitals-bert", "pellucid/capitals-t5", "pellucid/capitals-prefix"
 LEAST = 1e-6  # by which a row moves that sees a changed word; others do not move at all
 
@@ -27,6 +27,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     ]
     for title, own in zip(titles, (open_to_all, split, causal, partly), strict=True):
         yield MatrixPanel(title, own.words, own.words, own.cells, "", "share")
+    if windowed(e.model.config):
+        yield from through_window(e, text, causal.pairs)
     words = len(partly.words)
     yield e.claim("encoder", open_to_all.complete, pairs=open_to_all.pairs)
     alone = pairs_of(len(causal.words), 0)
@@ -38,5 +40,14 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("both", e.same(split.off(2)) and e.same(partly.off(1)), both=split.sums[-1], one=partly.sums[-1])
 
 
-CONTROLS = (Control("text", TEXT), Control("prefix", PREFIX, tuple(range(MOST))))
+def through_window(e: Experiment, text: str, causal: int) -> Iterator[Panel | Claim]:
+    """Yield what each word sees through a sliding window, and how many pairs that are. causal: pairs without it."""
+    window = int(e.number("window"))
+    near = visibility(e.variant({"layers.*.attn.window": window}), text)
+    title = say("exhibit.sights.window", model=e.model.name, window=window, pairs=near.pairs)
+    yield MatrixPanel(title, near.words, near.words, near.cells, "", "share")
+    yield e.claim("window", near.pairs == window_pairs(e.model, text, window), window=window, pairs=near.pairs, causal=causal)
+
+
+CONTROLS = (Control("text", TEXT), Control("prefix", PREFIX, tuple(range(MOST))), Control("window", WINDOW, tuple(range(1, MOST))))
 EXHIBIT = Exhibit("sights", show, controls=CONTROLS, fits=one_block)
