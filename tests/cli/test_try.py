@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from safetensors.torch import save_file
 
 import pellucid
 from documented import accept, refused
+from pellucid.api.fresh_weights import redrawn
+from pellucid.api.model import make
 from pellucid.commands import main
 from pellucid.errors import UseError
 from pellucid.messages import speaking
@@ -164,3 +167,23 @@ def test_texts_that_are_no_change() -> None:
     for text in ("", "=", "x", "x =", "x == 0", "x = y", 'x[T="a] = 0', "x[T=1 = 0", "x without 3", 'x *= from "y"'):
         with pytest.raises(UseError):
             parse_change(text)
+
+
+def test_fresh_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both runs have the first weights of a run of training with this seed; another seed, and the trained weights, give other numbers."""
+    from pellucid.training.loop import initialise
+
+    def told(*more: str) -> dict[str, Any]:
+        document = json.loads(run(capsys, SPECIMEN, PROMPT, "--with", "norm=none", "--json", *more))
+        accept(document, "try")
+        return {"depth": document["depth"], "answers": document["answers"]}
+
+    one, again, other, trained = told("--fresh", "0"), told("--fresh", "0"), told("--fresh", "1"), told()
+    assert one == again and one != other and one != trained
+    model = pellucid.load(SPECIMEN, dtype="float32")
+    first = make(model.hf, dtype=torch.float32)
+    initialise(first.module, len(model.config.layers), 0.02, 0)
+    drawn = redrawn(model, 0)
+    assert all(torch.equal(p, q) for p, q in zip(drawn.module.parameters(), first.module.parameters(), strict=True))
+    assert pellucid.trace(drawn, PROMPT).last_logits().tolist() != pellucid.trace(redrawn(model, 1), PROMPT).last_logits().tolist()
+    assert "--quant" in run(capsys, SPECIMEN, PROMPT, "--with", "norm=none", "--fresh", "0", "--quant", "int8", code=2)

@@ -23,6 +23,7 @@ def add(app: typer.Typer) -> None:
         steps: Annotated[int, options.steps()] = 1,
         best: Annotated[int, options.integer("--top", say("explain.help.top"))] = 5,
         everything: Annotated[bool, typer.Option("--all", help=say("try.help.all"))] = False,
+        drawn: Annotated[int | None, options.integer("--fresh", say("try.help.fresh"))] = None,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
@@ -38,17 +39,21 @@ def add(app: typer.Typer) -> None:
             raise UseError("explain.steps", found=steps)
         if best < 1:
             raise UseError("explain.top", found=best)
+        if drawn is not None and quant is not None:
+            raise UseError("try.fresh")
         prompts = [options.prompt_of(text, ids) for text in (prompt, prompt if against is None else against)]
         model = options.loaded(screen, name, dtype=dtype, device=options.numbers(device), quant=quant)
 
         from pellucid.analysis.compare import compare
         from pellucid.analysis.depth import by_depth
         from pellucid.api.change_values import changes
+        from pellucid.api.fresh_weights import redrawn
         from pellucid.api.trace import trace
         from pellucid.api.variant import varied
         from pellucid.documents.comparison import comparison_document
         from pellucid.terminal.comparison_lines import Side, comparison
 
+        model = model if drawn is None else redrawn(model, drawn)
         other = varied(model, switch or ())
         edits = changes(other, texts, steps)
         runs = trace(model, prompts[0], steps), trace(other, prompts[1], steps, edit=edits)
