@@ -176,3 +176,21 @@ def test_an_end_before_the_number_that_was_asked_for_is_said(capsys: Captured, m
     assert len(short["new"]) < 12 and err.strip().endswith(f"{len(short['new'])} of 12 tokens") and stop in err
     assert run(capsys, "run", "pellucid/capitals", "The capital of France is", "--max-new-tokens", 12)[2].strip().endswith("of 12 tokens")
     assert run(capsys, "run", "pellucid/capitals", "The capital of France is")[2] == ""
+
+
+def test_past_a_stop(capsys: Captured) -> None:
+    """The text goes on to its length, as Python's without a stop; without the option it ends, and a chat refuses it."""
+    model = pellucid.load("pellucid/capitals")
+    ids, seeded = [model.tokenizer.encode("The capital of France is")], ("--temperature", "1", "--seed", "7")
+    for given, how in (((), {}), (seeded, {"temperature": 1.0, "seed": 7})):
+        documents = []
+        for more in ((), ("--past-stop",)):
+            code, out, _ = run(
+                capsys, "run", "pellucid/capitals", "The capital of France is", "--max-new-tokens", 12, "--json", *given, *more
+            )
+            assert code == 0
+            documents.append(json.loads(out)["new"])
+        ended, past = documents
+        assert len(ended) < 12 == len(past) and past[: len(ended)] == ended
+        assert [past] == model.generate(ids, 12, eos=None, **how) and [ended] == model.generate(ids, 12, **how)
+    assert run(capsys, "run", "pellucid/capitals", "a", "--chat", "--past-stop")[0] == 2

@@ -46,6 +46,7 @@ def add(app: typer.Typer) -> None:
         frequency: Annotated[float | None, options.real("--frequency", say("run.help.frequency"))] = None,
         seed: Annotated[int | None, options.integer("--seed", say("run.help.seed"))] = None,
         stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help=say("run.help.stop"))] = None,
+        past: Annotated[bool, typer.Option("--past-stop", help=say("run.help.past_stop"))] = False,
         chat: Annotated[bool, typer.Option("--chat", help=say("run.help.chat"))] = False,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
@@ -62,6 +63,8 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         if chat and ids:
             raise UseError("run.chat_ids")
+        if past and (chat or (prompt is None and sys.stdin.isatty())):
+            raise UseError("run.past_stop")
         options.in_one_process(**{"--chat": chat, "--draft": draft, "--deterministic": deterministic, "PROMPT: -": prompt is None})
         given = {
             "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition": repetition, "presence": presence,
@@ -94,7 +97,7 @@ def add(app: typer.Typer) -> None:
         result = (
             turn(screen, loaded, [user(text)], Origin.of(how["sampling"]), how)
             if chat
-            else answer(screen, loaded, options.prompt_of(text, ids), **how)
+            else answer(screen, loaded, options.prompt_of(text, ids), past_stop=past, **how)
         )
         if screen.json:
             screen.document(result)
@@ -151,11 +154,13 @@ def answer(
     draft: "Model | None" = None,
     kv: str | None = None,
     how_held: bool = True,
+    past_stop: bool = False,
 ) -> dict[str, Any]:
     """Generate after one prompt, streaming the text; return what was generated, partly after Ctrl-C.
 
     until: strings that end the text and are not shown.  timed: tells the speed.  stops: more tokens that end it than the model's own.
     how_held: say on stderr what the model computes in.  speculate, draft, kv: see Model.stream.
+    past_stop: no token ends it.
     """
     from pellucid.engine.text import Text
 
@@ -164,7 +169,7 @@ def answer(
     ids = model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
     rows = model.config.positions
     most = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - len(ids)))
-    stops = (*model.stops, *stops)
+    stops = () if past_stop else (*model.stops, *stops)
     options.warn_beyond(screen, model, len(ids))
     out, got, interrupted = Text(stream(model, until), until), list[int](), False
     clock, same_step, proposed = [time.perf_counter()], 0, 0
