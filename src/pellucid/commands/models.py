@@ -50,10 +50,11 @@ def add(app: typer.Typer) -> None:
 
         from rich.text import Text
 
-        from pellucid.terminal.table import Column, prose, table
+        from pellucid.terminal.table import Cell, Column, prose, table
 
-        lines = [[r["name"], r["family"], f"{r['parameters']:,}", f"{r['bytes'] / 1e6:.1f} MB"] for r in rows]
-        screen.lines([Text(say("models.specimens")), *table(lines, [Column(), Column(), Column(">"), Column(">")])])
+        titles: list[Cell] = [Text(say(key), "dim") for key in ("models.name", "models.family", "models.parameters", "models.bytes")]
+        lines: list[list[Cell]] = [[r["name"], r["family"], f"{r['parameters']:,}", f"{r['bytes'] / 1e6:.1f} MB"] for r in rows]
+        screen.lines([Text(say("models.specimens")), *table([titles, *lines], [Column(), Column(), Column(">"), Column(">")])])
         screen.lines([Text(say("models.runs")), *(Text(f" {name}") for name in recorded_runs())])
         screen.lines([Text(say("models.cached") if in_cache else say("models.uncached")), *(Text(f" {name}") for name in in_cache)])
         screen.lines([Text(say("models.catalogue", count=len(published))), *prose(", ".join(published), screen.width)])

@@ -16,11 +16,12 @@ def add(app: typer.Typer) -> None:
         ctx: typer.Context,
         model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
         everything: Annotated[bool, typer.Option("--all", help=say("show.help.all"))] = False,
+        adapter: Annotated[str | None, options.adapter()] = None,
         dtype: Annotated[str | None, options.dtype()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
-        loaded = options.loaded(screen, model, dtype=dtype, device="meta", ignore_fields=ignore_field or ())
+        loaded = options.loaded(screen, model, dtype=dtype, device="meta", ignore_fields=ignore_field or (), adapter=adapter)
 
         from pellucid.terminal import structure
 

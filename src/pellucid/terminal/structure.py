@@ -15,7 +15,7 @@ from pellucid.api.model import Model
 from pellucid.counting.published import entry_of
 from pellucid.counting.weights import Weight, weights
 from pellucid.documents.formula import block
-from pellucid.documents.number import count, shape
+from pellucid.documents.number import count, number, shape
 from pellucid.messages import say
 from pellucid.terminal.table import Cell, Column, clipped, line, prose, widths
 
@@ -124,7 +124,20 @@ def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
     sizes = widths([e for e in entries if not isinstance(e, Text)], columns)
     out += [e if isinstance(e, Text) else line(e, columns, sizes, 2, 1) for e in entries]
     total = say("show.total", count=count(model.num_parameters()))
-    return clipped([*out, Text(), Text(" " + total, "bold")], width)
+    out += [Text(), Text(" " + total, "bold")]
+    for sentence in adapters(model):
+        out += prose(sentence, width)
+    return clipped(out, width)
+
+
+def adapters(model: Model) -> Iterator[str]:
+    """Yield a sentence for each adapter: its own parameters, which alone train, beside the model's."""
+    for name in model.adapters:
+        own = [w.count for w in weights(model.module) if f".adapters.{name}." in w.path]
+        rest = model.num_parameters() - sum(w.count for w in weights(model.module) if ".adapters." in w.path)
+        yield say(
+            "show.adapter", name=name, count=count(sum(own)), tensors=len(own), share=number(100 * sum(own) / rest), model=count(rest)
+        )
 
 
 def heading(g: WeightGroup) -> Text:
