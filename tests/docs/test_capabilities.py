@@ -18,7 +18,7 @@ from pellucid.commands import main
 from pellucid.exhibits import names
 
 SEED, SAMPLE = 0, 6
-GROUPS = "ABCDEFGHIJK"
+GROUPS = "ABCDEFGHIJKL"
 
 
 ROWS = table()
@@ -41,7 +41,7 @@ def numbers() -> set[str]:
     """Return every capability that the page has a row for, J3 and G74 to G78 one by one."""
     out: set[str] = set()
     for row in ROWS:
-        ids = re.findall(r"([A-K])(\d+)", row.id)
+        ids = re.findall(r"([A-L])(\d+)", row.id)
         (letter, first), (_, last) = ids[0], ids[-1]
         out |= {f"{letter}{n}" for n in range(int(first), int(last) + 1)} if " to " in row.id else {a + b for a, b in ids}
     return out
@@ -49,13 +49,13 @@ def numbers() -> set[str]:
 
 def test_every_capability_has_a_row() -> None:
     running = [f"{letter}{n}" for letter, first, last in ranges() for n in range(first, last + 1)]
-    assert numbers() == set(running) and len(running) == 96 + 26 + 6
+    assert numbers() == set(running) and len(running) == 96 + 26 + 6 + 17
 
 
 def ranges() -> list[tuple[str, int, int]]:
     """Return the first and last number of each group; those of A to I run on."""
     ends = [0, 12, 27, 40, 52, 66, 73, 81, 87, 96]
-    return [(letter, a + 1, b) for letter, a, b in zip(GROUPS, ends, ends[1:], strict=False)] + [("J", 1, 26), ("K", 1, 6)]
+    return [(letter, a + 1, b) for letter, a, b in zip(GROUPS, ends, ends[1:], strict=False)] + [("J", 1, 26), ("K", 1, 6), ("L", 1, 17)]
 
 
 def test_what_a_row_names_exists() -> None:

@@ -44,7 +44,7 @@ class Row:
 def table() -> list[Row]:
     """Return the rows of every table of the page."""
     text = (ROOT / "docs" / "capabilities.md").read_text(encoding="utf-8")
-    return [Row(m[1], m[2], m[3].strip()) for m in re.finditer(r"^\| ([A-K]\d.*?) \| .*? \| (.*?) \| (.*?)\|$", text, re.M)]
+    return [Row(m[1], m[2], m[3].strip()) for m in re.finditer(r"^\| ([A-L]\d.*?) \| .*? \| (.*?) \| (.*?)\|$", text, re.M)]
 
 
 def one_line(text: str) -> str:
