@@ -30,8 +30,8 @@ def record(recipe: Path, place: Path) -> None:
         about = json.loads((run / RUN).read_text(encoding="utf-8")) | {"root": "."}  # its corpus ships too, so that no folder is meant
         (run / RUN).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         files = sorted(path for path in run.rglob("*") if path.is_file())
-        listed = {path.relative_to(run).as_posix(): [digest(path), path.stat().st_size] for path in files}
-        (run / "manifest.json").write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+        manifest = {path.relative_to(run).as_posix(): [digest(path), path.stat().st_size] for path in files}
+        (run / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(run, place)
     for path in (place, *place.rglob("*")):

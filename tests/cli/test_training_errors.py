@@ -45,7 +45,7 @@ def texts(files: str = '["text/*.txt", "b.jsonl"]', write: dict[str, bytes] | No
     return setup
 
 
-def told(entry: object, place: int = 3, **changed: Any) -> Setup:
+def taught(entry: object, place: int = 3, **changed: Any) -> Setup:
     """A recipe of chats or pairs, of which line `place` is `entry`."""
 
     def setup(folder: Path) -> tuple[list[Any], AbstractContextManager[object]]:
@@ -83,7 +83,7 @@ def as_other_machine(folder: Path) -> tuple[list[Any], AbstractContextManager[ob
     return train(recipe, "--resume"), swapped(torch.backends.cpu, "get_cpu_capability", lambda: "OTHER")
 
 
-class Held(AbstractContextManager[None]):
+class LockedByAnother(AbstractContextManager[None]):
     """A lock on a run's folder that process 4711 has."""
 
     def __init__(self, folder: Path) -> None:
@@ -98,7 +98,7 @@ class Held(AbstractContextManager[None]):
 
 def in_use(folder: Path) -> tuple[list[Any], AbstractContextManager[object]]:
     recipe = finished(folder)
-    return train(recipe, "--resume"), Held(folder / "out")
+    return train(recipe, "--resume"), LockedByAnother(folder / "out")
 
 
 def full_disk(folder: Path) -> tuple[list[Any], AbstractContextManager[object]]:
@@ -232,23 +232,23 @@ CASES: dict[str, tuple[str, int, Setup]] = {
     "role": (
         r'd\.jsonl:3: messages\[1\]\.role is "?bot"?; allowed.* assistant.*',
         2,
-        told({"messages": [user(), {"role": "bot", "content": "x"}]}),
+        taught({"messages": [user(), {"role": "bot", "content": "x"}]}),
     ),
-    "no reply": (r"d\.jsonl:3: no assistant message; nothing to learn", 2, told({"messages": [user()]})),
+    "no reply": (r"d\.jsonl:3: no assistant message; nothing to learn", 2, taught({"messages": [user()]})),
     "template": (
         r"d\.jsonl:3: the template leaves nothing of messages\[1\].*",
         2,
-        told({"messages": [user(), answer("")]}, model='template = "bare.jinja"'),
+        taught({"messages": [user(), answer("")]}, model='template = "bare.jinja"'),
     ),
     "cut away": (
         r"d\.jsonl:3: the prompt fills all 24 rows; see data\.long",
         2,
-        told({"messages": [user("why " * 60), answer()]}, length=24, data='long = "cut"'),
+        taught({"messages": [user("why " * 60), answer()]}, length=24, data='long = "cut"'),
     ),
     "same pair": (
         r"d\.jsonl:3: chosen and rejected are the same",
         2,
-        told(good_pair(1) | {"rejected": " a map"}, objective="prefer", model=""),
+        taught(good_pair(1) | {"rejected": " a map"}, objective="prefer", model=""),
     ),
     "id": (r"document 5 holds the token id 50257; allowed are 0 to \d+", 2, foreign_id),
     "tokenizer": (r"r\.toml: the tokenizer has 401 ids, the model's table \d+ rows", 2, longer_tokenizer),
@@ -257,12 +257,12 @@ CASES: dict[str, tuple[str, int, Setup]] = {
     "target": (
         r'r\.toml: adapter\.targets "attn\.qkv" matches no matrix; near: .*attn\.q.*',
         2,
-        told(chats()[2], adapter='[adapter]\nrank = 2\ntargets = ["attn.qkv"]'),
+        taught(chats()[2], adapter='[adapter]\nrank = 2\ntargets = ["attn.qkv"]'),
     ),
     "fused": (
         r"r\.toml: layers\.\S*attn\.q\S* is one matrix on disk with \S+.*; an adapter takes all of them or none",
         2,
-        told(chats()[2], adapter='[adapter]\nrank = 2\ntargets = ["attn.q"]'),
+        taught(chats()[2], adapter='[adapter]\nrank = 2\ntargets = ["attn.q"]'),
     ),
     "reward": (r"check\.py:score gave nan for prompt \d+, text \d+; allowed: a finite number", 1, own_reward),
     "memory": (
@@ -299,9 +299,9 @@ def test_the_command_ends_in_its_line(case: str, base: Path, tmp_path: Path, cap
     capsys.readouterr()
     with around:
         ended = main([*map(str, words), "--lang", "en", "--quiet"])
-    said = capsys.readouterr().err.replace(f"{tmp_path}{os.sep}", "").splitlines()
-    assert ended == code and said and re.fullmatch(rf"pellucid: (\S*)?{sentence}", said[-1]), (ended, said)
-    assert len(said) == 1
+    printed = capsys.readouterr().err.replace(f"{tmp_path}{os.sep}", "").splitlines()
+    assert ended == code and printed and re.fullmatch(rf"pellucid: (\S*)?{sentence}", printed[-1]), (ended, printed)
+    assert len(printed) == 1
 
 
 def test_a_sound_recipe_ends_in_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

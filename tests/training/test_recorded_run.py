@@ -28,10 +28,10 @@ WEIGHT = "layers.1.ffn.down.weight"
 
 def unlisted(folder: Path) -> list[str]:
     """Return the files that a folder's manifest does not have as they are, or has and the folder lacks."""
-    listed = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     own = {p.relative_to(folder).as_posix(): [file_digest(p), p.stat().st_size] for p in folder.rglob("*") if p.is_file()}
     own.pop("manifest.json")
-    return sorted(name for name in own.keys() | listed.keys() if own.get(name) != listed.get(name))
+    return sorted(name for name in own.keys() | manifest.keys() if own.get(name) != manifest.get(name))
 
 
 def unlike_its_log(run: Run) -> list[int]:

@@ -15,7 +15,7 @@ from pellucid.training.recipe import read_recipe
 from pellucid.training.saves import newest
 from pellucid.training.shards import Shards, open_shards
 from pellucid.training.text_rows import TrainingRows, split_rows
-from pellucid.training.texts import Source, Texts, read_documents, read_entries
+from pellucid.training.texts import MixedSource, Texts, read_documents, read_entries
 from text_runs import recipe_of, stories
 from tiny import swapped
 from training import silent
@@ -35,7 +35,7 @@ def mixed(folder: Path, **changed: Any) -> tuple[TrainingRows, Shards, Texts]:
 def test_an_epoch_has_each_source_by_its_weight(pack: str, tmp_path: Path) -> None:
     """No row is of two sources; a row that comes twice in a row is two rows of a forward."""
     rows, shards, data = mixed(tmp_path, data__pack=f'"{pack}"')
-    assert data.source == (Source(("text/*.txt",), 2.5), Source(("b.jsonl",), 0.5)) and data.files == ("text/*.txt", "b.jsonl")
+    assert data.source == (MixedSource(("text/*.txt",), 2.5), MixedSource(("b.jsonl",), 0.5)) and data.files == ("text/*.txt", "b.jsonl")
     assert shards.index["groups"] == [["text/a.txt"], ["b.jsonl"]]
     of = [{rows.source(number)[0] for number in row} for row in rows.rows]
     assert all(len(names) == 1 for names in of) and len(of) == sum(rows.counts)

@@ -114,7 +114,7 @@ def require_memory(path: Path, root: Path, free: Callable[[], int | None] = free
     counts = training(own.bill, own.way)
     if int(counts["memory.total"]) <= available:
         return
-    said = {
+    figures = {
         "needed": gigabytes(counts["memory.total"]),
         "free": gigabytes(available),
         "activations": gigabytes(counts["memory.activations"]),
@@ -124,8 +124,8 @@ def require_memory(path: Path, root: Path, free: Callable[[], int | None] = free
             smaller = bill_of_texts(replace(recipe, train=replace(recipe.train, micro=rows)), recipe.data)
             less = training(smaller.bill, smaller.way)["memory.total"]
             if int(less) <= available:
-                raise UseError("train.memory.micro", **said, micro=rows, less=gigabytes(less))
-    raise UseError("train.memory", **said)
+                raise UseError("train.memory.micro", **figures, micro=rows, less=gigabytes(less))
+    raise UseError("train.memory", **figures)
 
 
 def gigabytes(n: Number | int) -> str:

@@ -31,7 +31,7 @@ from pellucid.training.recipe_tables import (
     require,
     run_length,
 )
-from pellucid.training.texts import Source, Texts
+from pellucid.training.texts import MixedSource, Texts
 
 RECIPE_BYTES = 1_000_000
 NUMBERS = {"texts": 1, "facts": 2, "copies": 0, "length": 2}
@@ -293,7 +293,7 @@ def texts_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> T
     require(path, "data", given, right)
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if "source" in given:
-        values["source"] = tuple(Source(tuple(one["files"]), float(one.get("weight", 1))) for one in given["source"])
+        values["source"] = tuple(MixedSource(tuple(one["files"]), float(one.get("weight", 1))) for one in given["source"])
     return form.kind(root, **values)
 
 
@@ -305,7 +305,7 @@ def sources_of(path: Path, given: dict[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
         raise TrainError("recipe.field", path=path, field="data.source", found=repr(tables), allowed="[[data.source]]")
     for one in tables:
-        known(path, "data.source.", one, {f.name for f in fields(Source)})
+        known(path, "data.source.", one, {f.name for f in fields(MixedSource)})
         right = {
             "files": (patterns(one.get("files")), FILES),
             "weight": (number(one.get("weight", 1), 0), "number > 0"),

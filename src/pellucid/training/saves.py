@@ -51,10 +51,10 @@ def save_state(
         sync(root)
     except (OSError, PellucidError) as fault:
         shutil.rmtree(part, ignore_errors=True)
-        whole, _ = newest(root)
-        if whole is None:
+        kept, _ = newest(root)
+        if kept is None:
             raise TrainError("train.save", path=final, reason=reason(fault)) from None
-        raise TrainError("train.save.whole", path=final, reason=reason(fault), whole=whole.name) from None
+        raise TrainError("train.save.whole", path=final, reason=reason(fault), whole=kept.name) from None
     for old in states(root)[:-keep] if keep is not None else ():
         shutil.rmtree(old, ignore_errors=True)
     return final

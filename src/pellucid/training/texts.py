@@ -21,7 +21,7 @@ MARK = "\ufeff".encode()  # a byte-order mark, which some editors write before a
 
 
 @dataclass(frozen=True)
-class Source:
+class MixedSource:
     """One [[data.source]] of a recipe. files: its patterns.  weight: how often an epoch has each row; of 0.5 half of them, by turns."""
 
     files: tuple[str, ...]
@@ -44,7 +44,7 @@ class Texts:
     pack: str = "documents"
     long: str = "split"
     held_out: float = 0.005
-    source: tuple[Source, ...] = ()
+    source: tuple[MixedSource, ...] = ()
 
     def name(self, file: Path) -> str:
         """Return a file's name in the index: relative to the recipe if it lies below it."""
