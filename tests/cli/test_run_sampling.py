@@ -190,7 +190,7 @@ def test_past_a_stop(capsys: Captured) -> None:
             )
             assert code == 0
             documents.append(json.loads(out)["new"])
-        ended, past = documents
-        assert len(ended) < 12 == len(past) and past[: len(ended)] == ended
-        assert [past] == model.generate(ids, 12, eos=None, **how) and [ended] == model.generate(ids, 12, **how)
+        ended, whole_text = documents
+        assert len(ended) < 12 == len(whole_text) and whole_text[: len(ended)] == ended
+        assert [whole_text] == model.generate(ids, 12, eos=None, **how) and [ended] == model.generate(ids, 12, **how)
     assert run(capsys, "run", "pellucid/capitals", "a", "--chat", "--past-stop")[0] == 2

@@ -23,8 +23,8 @@ def test_an_adapters_share(rank: int, tmp_path: Path, capsys: Captured) -> None:
     for lang in ("en", "zh"):
         out = run(capsys, "show", SPECIMEN, "--adapter", tmp_path / "a", "--lang", lang)[1]
         share = f"{100 * numbers / before:.3f}"
-        said = phrases(lang)["show.adapter"].format(name="default", count=f"{numbers:,}", tensors=16, share=share, model=f"{before:,}")
-        assert said in " ".join(out.split()) and "attn.q.adapters.default.lora_a.weight" in out
+        sentence = phrases(lang)["show.adapter"].format(name="default", count=f"{numbers:,}", tensors=16, share=share, model=f"{before:,}")
+        assert sentence in " ".join(out.split()) and "attn.q.adapters.default.lora_a.weight" in out
     _, document = judged(capsys, "show", SPECIMEN, "--adapter", tmp_path / "a")
     assert sum(w["count"] for w in document["weights"] if ".adapters." in w["path"]) == numbers == document["parameters"] - before
     assert "lora" not in run(capsys, "show", SPECIMEN)[1]

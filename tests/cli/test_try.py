@@ -173,12 +173,12 @@ def test_fresh_weights(capsys: pytest.CaptureFixture[str]) -> None:
     """Both runs have the first weights of a run of training with this seed; another seed, and the trained weights, give other numbers."""
     from pellucid.training.loop import initialise
 
-    def told(*more: str) -> dict[str, Any]:
+    def tried(*more: str) -> dict[str, Any]:
         document = json.loads(run(capsys, SPECIMEN, PROMPT, "--with", "norm=none", "--json", *more))
         accept(document, "try")
         return {"depth": document["depth"], "answers": document["answers"]}
 
-    one, again, other, trained = told("--fresh", "0"), told("--fresh", "0"), told("--fresh", "1"), told()
+    one, again, other, trained = tried("--fresh", "0"), tried("--fresh", "0"), tried("--fresh", "1"), tried()
     assert one == again and one != other and one != trained
     model = pellucid.load(SPECIMEN, dtype="float32")
     first = make(model.hf, dtype=torch.float32)

@@ -26,7 +26,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(api: Served, **body: Any) -> dict[str, Any]:
+def tokens_of(api: Served, **body: Any) -> dict[str, Any]:
     reply = api.client.post("/api/tokens", json=body)
     assert reply.status_code == 200, reply.text
     return judge(reply.json(), "tokens")
@@ -41,15 +41,15 @@ def test_its_tokens_are_the_librarys(alone: Path) -> None:
                 first["tokenizer"] == name and first["current"] == "pellucid/capitals" and name not in [m["name"] for m in first["models"]]
             )
             for special in (True, False):
-                document = asked(api, model=name, prompt=TEXT, special=special)
+                document = tokens_of(api, model=name, prompt=TEXT, special=special)
                 assert document["ids"] == library.encode(TEXT, add_special_tokens=special).ids
                 assert document == tokens_document(name, open_tokenizer(name), TEXT, special)
                 assert document["bytes"] == len(TEXT.encode())
-            back = asked(api, model=name, ids=library.encode(TEXT).ids, special=False)
+            back = tokens_of(api, model=name, ids=library.encode(TEXT).ids, special=False)
             assert (back["prompt"], back["text"]) == (None, TEXT)
-            assert asked(api, model="pellucid/capitals", prompt=TEXT)["ids"] != document["ids"]
+            assert tokens_of(api, model="pellucid/capitals", prompt=TEXT)["ids"] != document["ids"]
             with swapped(Tokenizer, "encode", lambda self, text, special=True: [3]):  # the mutant
-                assert asked(api, model=name, prompt=TEXT)["ids"] != library.encode(TEXT).ids
+                assert tokens_of(api, model=name, prompt=TEXT)["ids"] != library.encode(TEXT).ids
 
 
 def test_what_is_refused(alone: Path) -> None:

@@ -52,7 +52,9 @@ def add(app: typer.Typer) -> None:
 
         from pellucid.terminal.table import Cell, Column, prose, table
 
-        titles: list[Cell] = [Text(say(key), "dim") for key in ("models.name", "models.family", "models.parameters", "models.bytes")]
+        titles: list[Cell] = [
+            Text(t, "dim") for t in (say("models.name"), say("models.family"), say("models.parameters"), say("models.bytes"))
+        ]
         lines: list[list[Cell]] = [[r["name"], r["family"], f"{r['parameters']:,}", f"{r['bytes'] / 1e6:.1f} MB"] for r in rows]
         screen.lines([Text(say("models.specimens")), *table([titles, *lines], [Column(), Column(), Column(">"), Column(">")])])
         screen.lines([Text(say("models.runs")), *(Text(f" {name}") for name in recorded_runs())])

@@ -46,7 +46,7 @@ def add(app: typer.Typer) -> None:
         frequency: Annotated[float | None, options.real("--frequency", say("run.help.frequency"))] = None,
         seed: Annotated[int | None, options.integer("--seed", say("run.help.seed"))] = None,
         stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help=say("run.help.stop"))] = None,
-        past: Annotated[bool, typer.Option("--past-stop", help=say("run.help.past_stop"))] = False,
+        past_stop: Annotated[bool, typer.Option("--past-stop", help=say("run.help.past_stop"))] = False,
         chat: Annotated[bool, typer.Option("--chat", help=say("run.help.chat"))] = False,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
@@ -63,7 +63,7 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         if chat and ids:
             raise UseError("run.chat_ids")
-        if past and (chat or (prompt is None and sys.stdin.isatty())):
+        if past_stop and (chat or (prompt is None and sys.stdin.isatty())):
             raise UseError("run.past_stop")
         options.in_one_process(**{"--chat": chat, "--draft": draft, "--deterministic": deterministic, "PROMPT: -": prompt is None})
         given = {
@@ -97,7 +97,7 @@ def add(app: typer.Typer) -> None:
         result = (
             turn(screen, loaded, [user(text)], Origin.of(how["sampling"]), how)
             if chat
-            else answer(screen, loaded, options.prompt_of(text, ids), past_stop=past, **how)
+            else answer(screen, loaded, options.prompt_of(text, ids), past_stop=past_stop, **how)
         )
         if screen.json:
             screen.document(result)

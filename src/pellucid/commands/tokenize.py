@@ -53,6 +53,6 @@ def show(screen: Screen, document: "TokensDocument") -> None:
     screen.lines(table(rows, columns))
     if document["prompt"] != document["text"]:
         screen.lines([Text(), *prose(say("tokenize.decoded", text=repr(document["text"])), screen.width)])
-    told = say("page.tokens.told", tokens=len(document["ids"]), bytes=document["bytes"], size=f"{document['vocabulary']:,}")
+    counts = say("page.tokens.told", tokens=len(document["ids"]), bytes=document["bytes"], size=f"{document['vocabulary']:,}")
     rate = "" if document["rate"] is None else " " + say("page.tokens.rate", rate=number(document["rate"]))
-    screen.lines([Text(), *prose(told + rate, screen.width, "dim")])
+    screen.lines([Text(), *prose(counts + rate, screen.width, "dim")])

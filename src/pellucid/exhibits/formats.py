@@ -59,8 +59,8 @@ def judged(e: Experiment, tasks: dict[str, JudgedTask], wrong: dict[str, JudgedT
     """Yield what the model makes of the tasks, if it reads facts off a text at all. wrong: read at the first row."""
     rights, able = {key: one.right for key, one in tasks.items()}, facts_read(e.model, e.text("language"))
     if not able.able:
-        told = all(one.right > one.chance for one in tasks.values())
-        yield e.claim("unable", not told, facts=able.right, asked=able.of, model=e.model.name, of=tasks["choice"].of, **rights)
+        beyond = all(one.right > one.chance for one in tasks.values())
+        yield e.claim("unable", not beyond, facts=able.right, asked=able.of, model=e.model.name, of=tasks["choice"].of, **rights)
         return
     yield e.claim("four", all(one.right > one.chance for one in tasks.values()), of=tasks["choice"].of, **rights)
     first = {key: one.right for key, one in wrong.items()}
