@@ -210,6 +210,7 @@ def test_tiles_and_torch_s_own_do_not_meet() -> None:
 
 def test_the_order_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles come first where the system gives them. A core with tiles multiplies bf16 in vectors slowly; one without does it fast."""
+    monkeypatch.setattr(library, "FLAGS", make.X86)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     for feature in ("_is_vnni_supported", "_is_avx512_bf16_supported", "_is_amx_tile_supported", "_init_amx"):
         monkeypatch.setattr(torch.cpu, feature, lambda: True)
@@ -221,6 +222,14 @@ def test_the_order_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert library.wanted() == ("avx512_bf16", "avx512_vnni", "avx512", "avx2")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     assert library.wanted() == ("avx512_vnni", "avx512", "avx2")
+
+
+def test_the_order_of_sets_on_arm64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every arm64 processor has NEON; one that the system says has dot products takes them first."""
+    monkeypatch.setattr(library, "FLAGS", make.ARM)
+    for has, names in ((True, ("neon_dot", "neon")), (False, ("neon",))):
+        monkeypatch.setattr(library, "has_dot_products", lambda has=has: has)
+        assert library.wanted() == names and set(names) <= make.ARM.keys()
 
 
 def test_a_prompt_in_bf16_runs_in_tiles() -> None:

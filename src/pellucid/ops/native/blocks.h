@@ -6,52 +6,7 @@
 #pragma once
 #include "linear.h"
 
-using u8 = uint8_t;
-using i8 = int8_t;
-
-#if defined(__AVX512F__)
-static inline I no_bits() { return _mm512_setzero_si512(); }
-static inline V halves(const u16* p, i64 n) {  // fp16
-  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(n >= 16 ? 0xffff : (1u << n) - 1, p));
-}
-static inline V spread(V v, I lanes) { return _mm512_permutexvar_ps(lanes, v); }
-static inline V floats(I v) { return _mm512_cvtepi32_ps(v); }
-static inline I lanes() { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
-static inline I right(I v, int bits) { return _mm512_srli_epi32(v, bits); }
-static inline I minus(I a, I b) { return _mm512_sub_epi32(a, b); }
-static inline I bytes8(i8 b) { return _mm512_set1_epi8(b); }
-static inline I magnitude(I bytes) { return _mm512_abs_epi8(bytes); }
-static inline I signed_as(I x, I w) { return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), no_bits(), x); }
-// Add to each lane of sum the products of its four unsigned bytes u and signed bytes s. Sums of two products must fit in 16 bits.
-static inline I dots(I sum, I u, I s) {
-#if defined(__AVX512VNNI__)
-  return _mm512_dpbusd_epi32(sum, u, s);
-#else
-  return plus(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)));
-#endif
-}
-constexpr int BLOCK_TILE = 8;
-#elif defined(__wasm__)
-#include "blocks_wasm.h"
-#else
-static inline I no_bits() { return _mm256_setzero_si256(); }
-static inline V halves(const u16* p, i64 n) {
-  u16 some[8] = {};
-  if (n < 8) std::memcpy(some, p, n * sizeof(u16)), p = some;
-  return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
-}
-static inline V spread(V v, I lanes) { return _mm256_permutevar8x32_ps(v, lanes); }
-static inline V floats(I v) { return _mm256_cvtepi32_ps(v); }
-static inline I lanes() { return _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0); }
-static inline I right(I v, int bits) { return _mm256_srli_epi32(v, bits); }
-static inline I minus(I a, I b) { return _mm256_sub_epi32(a, b); }
-static inline I bytes8(i8 b) { return _mm256_set1_epi8(b); }
-static inline I magnitude(I bytes) { return _mm256_abs_epi8(bytes); }
-static inline I signed_as(I x, I w) { return _mm256_sign_epi8(x, w); }
-static inline I dots(I sum, I u, I s) { return plus(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1))); }
-constexpr int BLOCK_TILE = 4;
-#endif
-
+constexpr int BLOCK_TILE = LANES == 16 ? 8 : 4;
 constexpr i64 GROUP = 32, REGISTER = 4 * LANES;  // GROUP: numbers with one scale.  REGISTER: its bytes
 static inline I some_bytes(const u8* p, i64 n) {
   if (n >= REGISTER) return load_bits(p);
@@ -62,27 +17,6 @@ static inline I some_bytes(const u8* p, i64 n) {
 
 // ---- x in blocks
 
-#if !defined(__wasm__)
-static inline float half(u16 h) { return _cvtsh_ss(h); }
-// Return the largest of 32 numbers without their signs, as bits.
-static inline int largest_bits(const float* x) {
-  __m256i most = _mm256_setzero_si256();
-  for (int i = 0; i < 4; i++)
-    most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_loadu_si256((const __m256i*)(x + 8 * i)), _mm256_set1_epi32(0x7fffffff)));
-  alignas(32) int each[8], top = 0;
-  _mm256_store_si256((__m256i*)each, most);
-  for (int bits : each) top = bits > top ? bits : top;
-  return top;
-}
-// Round 32 numbers times `by`, which are no larger than 127, to bytes.
-static inline void to_bytes(const float* x, float by, i8* bytes) {
-  __m256i integers[4];
-  for (int i = 0; i < 4; i++) integers[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(by)));
-  const __m256i low = _mm256_packs_epi32(integers[0], integers[1]), high = _mm256_packs_epi32(integers[2], integers[3]);
-  const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);  // the pack instructions work on halves of a register
-  _mm256_storeu_si256((__m256i*)bytes, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
-}
-#endif
 // Round 32 numbers to codes. Returns their scale.
 static inline float round_block(const float* x, i8* codes) {
   const int top = largest_bits(x);  // a NaN is larger than an infinity, an infinity larger than all numbers
@@ -133,7 +67,7 @@ struct Rounded {
 
 template <int BITS>
 static inline I product(I w, const i8* x) {
-  if constexpr (BITS == 8) return dots(no_bits(), magnitude(w), signed_as(load_bits(x), w));
+  if constexpr (BITS == 8) return signed_dots(w, load_bits(x));
   const I low = bytes8(15);
   const I start = load_bits(x + 2 * REGISTER);
   return dots(dots(start, both(w, low), load_bits(x)), both(right(w, 4), low), load_bits(x + REGISTER));

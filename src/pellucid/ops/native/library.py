@@ -9,6 +9,7 @@ missing or stale warns on stderr, since it does not run its own sources.
 
 import ctypes
 import math
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from pellucid.messages import say
-from pellucid.ops.native.make import compiler, digest
+from pellucid.ops.native.make import ARM, FLAGS, compiler, digest
 
 HERE = Path(__file__).parent
 BUILD = "python src/pellucid/ops/native/make.py"  # in a checkout
@@ -111,11 +112,13 @@ def load(name: str) -> Library | None:
 
 
 def wanted() -> tuple[str, ...]:
-    """Return the instruction sets of this machine, the fastest first, as torch reports them (ATEN_CPU_CAPABILITY is obeyed).
+    """Return the instruction sets of this machine, the fastest first; on x86 as torch reports them (ATEN_CPU_CAPABILITY is obeyed).
 
     Tiles need the system's permission, which is asked for here and may be refused. A core with tiles multiplies bf16 in vectors at half
     the speed of float32 (89 against 171 GFLOP/s on a Xeon of family 6, model 207); on a Zen 4 core it is twice the speed.
     """
+    if FLAGS is ARM:
+        return ("neon_dot", "neon") if has_dot_products() else ("neon",)
     can = torch.backends.cpu.get_cpu_capability()
     names = {"AVX512": ("avx512", "avx2"), "AVX2": ("avx2",)}.get(can, ())
     if "avx512" not in names:
@@ -125,6 +128,17 @@ def wanted() -> tuple[str, ...]:
     if not (bf16 and torch.cpu._is_amx_tile_supported()):
         return bf16 + vnni + names
     return (("amx_bf16",) if torch.cpu._init_amx() else ()) + vnni + bf16 + names
+
+
+def has_dot_products() -> bool:
+    """True if this arm64 processor has dot products of bytes, as the system says (Linux: HWCAP_ASIMDDP)."""
+    system = ctypes.CDLL(None)
+    if sys.platform != "darwin":
+        system.getauxval.argtypes, system.getauxval.restype = (ctypes.c_ulong,), ctypes.c_ulong
+        return bool(system.getauxval(16) >> 20 & 1)
+    answer, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+    known = system.sysctlbyname(b"hw.optional.arm.FEAT_DotProd", ctypes.byref(answer), ctypes.byref(size), None, ctypes.c_size_t(0)) == 0
+    return known and bool(answer.value)
 
 
 def best() -> Library | None:

@@ -1,13 +1,13 @@
 """`python src/pellucid/ops/native/make.py`: compile the kernels next to their sources.
 
-One library for AVX2, one for AVX-512, and three for AVX-512 with more: sums of bytes (VNNI), products of bf16 in vectors (BF16) and in
-tiles (AMX). All are made from the same sources.
+On x86-64: one library for AVX2, one for AVX-512, and three for AVX-512 with more: sums of bytes (VNNI), products of bf16 in vectors (BF16)
+and in tiles (AMX). On arm64: one for NEON, and one for NEON with sums of bytes (dot products). All are made from the same sources.
 `make.py wasm` compiles the kernels of a decode step to WebAssembly, for the page in one file. That library is committed, since it serves
 every machine and needs Debian's clang-16, lld-16, wasi-libc and libc++-16-dev-wasm32.
 
-It imports the standard library only, since the wheel's build hook runs it before anything is installed. OpenMP is compiled in but not
-linked; its symbol is found in the runtime that torch has loaded. A library holds the digest of its sources, and is not loaded beside
-others.
+It imports the standard library only, since the wheel's build hook runs it before anything is installed. On Linux OpenMP is compiled in but
+not linked; its symbol is found in the runtime that torch has loaded. Apple's compiler has no OpenMP: there the kernels have threads of
+their own. A library holds the digest of its sources, and is not loaded beside others.
 """
 
 import hashlib
@@ -26,8 +26,13 @@ AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 VNNI = (*AVX512, "-mavx512vnni")
 BF16 = (*VNNI, "-mavx512bf16")
 AMX = (*BF16, "-mamx-tile", "-mamx-bf16")
-FLAGS = {"avx2": AVX2, "avx512": AVX512, "avx512_vnni": VNNI, "avx512_bf16": BF16, "amx_bf16": AMX}
-COMMON = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-w")
+X86 = {"avx2": AVX2, "avx512": AVX512, "avx512_vnni": VNNI, "avx512_bf16": BF16, "amx_bf16": AMX}
+ARM = {"neon": (), "neon_dot": ("-march=armv8.2-a+dotprod",)}
+MACHINES = {("linux", "x86_64"): X86, ("linux", "aarch64"): ARM, ("darwin", "arm64"): ARM}
+FLAGS: dict[str, tuple[str, ...]] = MACHINES.get((sys.platform, platform.machine()), {})  # of each library for this machine
+OLDEST_MACOS = "11.0"  # the first one on arm64
+SYSTEMS = (f"-mmacosx-version-min={OLDEST_MACOS}",) if sys.platform == "darwin" else ("-fopenmp",)
+COMMON = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-w", *SYSTEMS)
 
 WASM = HERE / "kernels.wasm"
 WASM_COMPILER = "16.0.6 (15~deb12u1)"  # Debian's clang that made the committed file; another may write other bytes
@@ -47,14 +52,12 @@ def digest(sources: Path = HERE) -> str:
 
 
 def compiler() -> str | None:
-    """Return the C++ compiler. None if there is none, or this is not Linux on x86-64."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return None
-    return shutil.which(os.environ.get("CXX", "g++"))
+    """Return the C++ compiler. None if there is none, or the kernels are not for this machine."""
+    return shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")) if FLAGS else None
 
 
 def build(into: Path = HERE) -> list[Path]:
-    """Compile kernels_avx2.so and the others into a folder, as many at once as there are cores.
+    """Compile this machine's libraries, such as kernels_avx2.so, into a folder, as many at once as there are cores.
 
     Returns the libraries that compiled, none without a compiler.
     """
@@ -103,17 +106,19 @@ def wasm(out: Path = WASM) -> Path | None:
     return out
 
 
-def platform_tag(libraries: list[Path]) -> str:
-    """Return the platform of a wheel that holds `libraries`: the oldest glibc that has every symbol they need.
+def platform_tag(libraries: list[Path], system: str = sys.platform, machine: str = platform.machine()) -> str:
+    """Return the platform of a wheel that holds `libraries`: on Linux the oldest glibc that has every symbol they need.
 
     An index refuses plain `linux_x86_64`, which says nothing of the C library. Libraries of another C library keep that name.
     """
+    if system == "darwin":
+        return f"macosx_{OLDEST_MACOS.replace('.', '_')}_{machine}"
     named = [re.findall(rb"\bGLIBC_(\d+)\.(\d+)", path.read_bytes()) for path in libraries]
     versions = [(int(major), int(minor)) for symbols in named for major, minor in symbols]
     if not versions:
-        return "linux_x86_64"
+        return f"linux_{machine}"
     major, minor = max(versions)
-    return f"manylinux_{major}_{max(minor, 17)}_x86_64"  # 2.17 is the oldest that pip knows by this name
+    return f"manylinux_{major}_{max(minor, 17)}_{machine}"  # 2.17 is the oldest that pip knows by this name
 
 
 if __name__ == "__main__":

@@ -9,49 +9,6 @@
 
 #include "rows.h"
 
-#if defined(__AVX512F__)
-using D = __m512d;
-constexpr int HALF = 8;
-static inline D twice(double d) { return _mm512_set1_pd(d); }
-static inline D widened(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
-static inline D fma(D a, D b, D c) { return _mm512_fmadd_pd(a, b, c); }
-static inline D most(D a, D b) { return _mm512_max_pd(a, b); }
-static inline D nearest(D a) { return _mm512_roundscale_pd(a, 0); }
-static inline D power_of_two(D n) {
-  return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(n + twice(6755399441055744.0 + 1023)), 52));
-}
-static inline void store(double* p, D v) { _mm512_storeu_pd(p, v); }
-static inline void cut(int* p, V v) { _mm512_storeu_si512(p, _mm512_cvttps_epi32(v)); }
-static inline unsigned inside(V v, V low, V high) {
-  return _mm512_cmp_ps_mask(v, low, _CMP_GE_OQ) & _mm512_cmp_ps_mask(v, high, _CMP_LE_OQ);
-}
-static inline void places(i64* to, i64 i, unsigned bits) {  // write those of i, i + 1 ... whose bits are set; up to 16 numbers are overwritten
-  const __m512i from = _mm512_set1_epi64(i), all = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const __m512i chosen = _mm512_maskz_compress_epi32(bits, all);
-  _mm512_storeu_si512(to, _mm512_add_epi64(from, _mm512_cvtepi32_epi64(_mm512_castsi512_si256(chosen))));
-  _mm512_storeu_si512(to + 8, _mm512_add_epi64(from, _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(chosen, 1))));
-}
-#else
-using D = __m256d;
-constexpr int HALF = 4;
-static inline D twice(double d) { return _mm256_set1_pd(d); }
-static inline D widened(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
-static inline D fma(D a, D b, D c) { return _mm256_fmadd_pd(a, b, c); }
-static inline D most(D a, D b) { return _mm256_max_pd(a, b); }
-static inline D nearest(D a) { return _mm256_round_pd(a, 0); }
-static inline D power_of_two(D n) {
-  return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(n + twice(6755399441055744.0 + 1023)), 52));
-}
-static inline void store(double* p, D v) { _mm256_storeu_pd(p, v); }
-static inline void cut(int* p, V v) { _mm256_storeu_si256((__m256i*)p, _mm256_cvttps_epi32(v)); }
-static inline unsigned inside(V v, V low, V high) {
-  return _mm256_movemask_ps(_mm256_and_ps(_mm256_cmp_ps(v, low, _CMP_GE_OQ), _mm256_cmp_ps(v, high, _CMP_LE_OQ)));
-}
-static inline void places(i64* to, i64 i, unsigned bits) {
-  for (int j = 0; j < LANES; j++) *to = i + j, to += bits >> j & 1;
-}
-#endif
-
 // ---- cool: (x - top) / by, each rounded to float
 struct Cool {
   const float* x;

@@ -1,12 +1,8 @@
-// Vectors of 8 (AVX2, WebAssembly) or 16 (AVX-512) floats, and the two types in memory: float, and bf16 as its 16 bits.
+// Vectors of 8 (AVX2, NEON, WebAssembly) or 16 (AVX-512) floats, and the two types in memory: float, and bf16 as its 16 bits.
 //
 // The one idea: everything is computed in float and rounded once, to nearest even, when it is stored. Products are added only by `fma`,
 // and the compiler may not contract others (-ffp-contract=off), so a sum has the same bits wherever it is inlined.
 #pragma once
-#if !defined(__wasm__)
-#include <immintrin.h>
-#endif
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -15,143 +11,17 @@
 
 using i64 = int64_t;
 using u16 = uint16_t;  // bf16: the upper half of a float
+using u8 = uint8_t;
+using i8 = int8_t;
 
 #if defined(__wasm__)
 #include "vectors_wasm.h"
-#elif defined(__AVX512F__)
-using V = __m512;
-using I = __m512i;
-constexpr i64 LANES = 16;
-static inline V set(float f) { return _mm512_set1_ps(f); }
-static inline I ints(int i) { return _mm512_set1_epi32(i); }
-static inline V load(const float* p) { return _mm512_loadu_ps(p); }
-static inline V load(const u16* p) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
-}
-static inline void store(float* p, V v) { _mm512_storeu_ps(p, v); }
-static inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
-static inline V max(V a, V b) { return _mm512_max_ps(a, b); }
-static inline V min(V a, V b) { return _mm512_min_ps(a, b); }
-static inline V root(V a) { return _mm512_sqrt_ps(a); }
-static inline V nearest(V a) { return _mm512_roundscale_ps(a, 0); }
-static inline V power_of_two(V n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), ints(127)), 23)); }
-static inline V where(V a, V below, V yes, V no) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, below, _CMP_LT_OQ), no, yes); }
-static inline bool any_nan(V a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
-static inline __m256 fold(V a) {
-  return _mm256_add_ps(_mm512_castps512_ps256(a), _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)));
-}
-static inline I load_bits(const void* p) { return _mm512_loadu_si512(p); }
-static inline void store_bits(void* p, I v) { _mm512_storeu_si512(p, v); }
-static inline I up16(I v) { return _mm512_slli_epi32(v, 16); }
-static inline I down16(I v) { return _mm512_srli_epi32(v, 16); }
-static inline I both(I a, I b) { return _mm512_and_si512(a, b); }
-static inline I either(I a, I b) { return _mm512_or_si512(a, b); }
-static inline I plus(I a, I b) { return _mm512_add_epi32(a, b); }
-static inline V as_float(I v) { return _mm512_castsi512_ps(v); }
-static inline I as_bits(V v) { return _mm512_castps_si512(v); }
-static inline I pick_nan(V v, I nan, I other) { return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), other, nan); }
-static inline void store_low(u16* p, I v) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(v)); }
+#elif defined(__aarch64__)
+#include "vectors_neon.h"
 #else
-using V = __m256;
-using I = __m256i;
-constexpr i64 LANES = 8;
-static inline V set(float f) { return _mm256_set1_ps(f); }
-static inline I ints(int i) { return _mm256_set1_epi32(i); }
-static inline V load(const float* p) { return _mm256_loadu_ps(p); }
-static inline V load(const u16* p) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
-}
-static inline void store(float* p, V v) { _mm256_storeu_ps(p, v); }
-static inline V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
-static inline V max(V a, V b) { return _mm256_max_ps(a, b); }
-static inline V min(V a, V b) { return _mm256_min_ps(a, b); }
-static inline V root(V a) { return _mm256_sqrt_ps(a); }
-static inline V nearest(V a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-static inline V power_of_two(V n) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), ints(127)), 23)); }
-static inline V where(V a, V below, V yes, V no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, below, _CMP_LT_OQ)); }
-static inline bool any_nan(V a) { return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0; }
-static inline __m256 fold(V a) { return a; }
-static inline I load_bits(const void* p) { return _mm256_loadu_si256((const __m256i*)p); }
-static inline void store_bits(void* p, I v) { _mm256_storeu_si256((__m256i*)p, v); }
-static inline I up16(I v) { return _mm256_slli_epi32(v, 16); }
-static inline I down16(I v) { return _mm256_srli_epi32(v, 16); }
-static inline I both(I a, I b) { return _mm256_and_si256(a, b); }
-static inline I either(I a, I b) { return _mm256_or_si256(a, b); }
-static inline I plus(I a, I b) { return _mm256_add_epi32(a, b); }
-static inline V as_float(I v) { return _mm256_castsi256_ps(v); }
-static inline I as_bits(V v) { return _mm256_castps_si256(v); }
-static inline I pick_nan(V v, I nan, I other) {
-  return _mm256_blendv_epi8(other, nan, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
-}
-static inline void store_low(u16* p, I v) {
-  _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(v, v), 0x08)));
-}
+#include "vectors_x86.h"
 #endif
 
-#if !defined(__wasm__)
-using Eight = __m256;
-static inline Eight set8(float f) { return _mm256_set1_ps(f); }
-static inline void store8(float* p, Eight v) { _mm256_storeu_ps(p, v); }
-static inline float total(V a) {
-  __m256 f = fold(a);
-  __m128 h = _mm_add_ps(_mm256_castps256_ps128(f), _mm256_extractf128_ps(f, 1));
-  h = _mm_add_ps(h, _mm_movehl_ps(h, h));
-  return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
-}
-// Return the totals of N vectors, lane l that of v[l], with the additions of `total`. Every step adds two vectors.
-template <int N>
-[[gnu::always_inline]] static inline V totals(const V* v) {
-  static_assert(N <= LANES);
-  V u[LANES];
-#pragma GCC unroll 16
-  for (int i = 0; i < LANES; i++) {  // the order in which the shuffles below end
-    const int lane = 4 * (i % (LANES / 4)) + i / (LANES / 4);
-    u[i] = v[lane < N ? lane : 0];
-  }
-  const auto meet = [&](int count, auto low, auto high) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-    for (int i = 0; i < count; i++) u[i] = low(u[2 * i], u[2 * i + 1]) + high(u[2 * i], u[2 * i + 1]);
-  };
-#if defined(__AVX512F__)
-  meet(8, [](V p, V q) { return _mm512_shuffle_f32x4(p, q, 0x44); }, [](V p, V q) { return _mm512_shuffle_f32x4(p, q, 0xee); });
-  meet(4, [](V p, V q) { return _mm512_shuffle_f32x4(p, q, 0x88); }, [](V p, V q) { return _mm512_shuffle_f32x4(p, q, 0xdd); });
-  meet(2, [](V p, V q) { return _mm512_shuffle_ps(p, q, 0x44); }, [](V p, V q) { return _mm512_shuffle_ps(p, q, 0xee); });
-  meet(1, [](V p, V q) { return _mm512_shuffle_ps(p, q, 0x88); }, [](V p, V q) { return _mm512_shuffle_ps(p, q, 0xdd); });
-#else
-  meet(4, [](V p, V q) { return _mm256_permute2f128_ps(p, q, 0x20); }, [](V p, V q) { return _mm256_permute2f128_ps(p, q, 0x31); });
-  meet(2, [](V p, V q) { return _mm256_shuffle_ps(p, q, 0x44); }, [](V p, V q) { return _mm256_shuffle_ps(p, q, 0xee); });
-  meet(1, [](V p, V q) { return _mm256_shuffle_ps(p, q, 0x88); }, [](V p, V q) { return _mm256_shuffle_ps(p, q, 0xdd); });
-#endif
-  return u[0];
-}
-// Sum eight vectors, each to one lane of the result, all in the same order.
-static inline Eight eight(const V* a) {
-  const Eight p = _mm256_hadd_ps(_mm256_hadd_ps(fold(a[0]), fold(a[1])), _mm256_hadd_ps(fold(a[2]), fold(a[3])));
-  const Eight q = _mm256_hadd_ps(_mm256_hadd_ps(fold(a[4]), fold(a[5])), _mm256_hadd_ps(fold(a[6]), fold(a[7])));
-  return _mm256_add_ps(_mm256_permute2f128_ps(p, q, 0x20), _mm256_permute2f128_ps(p, q, 0x31));
-}
-// Transpose eight vectors of eight: to[at[j] + i] = v[i][j].
-static inline void transpose(const Eight* v, float* to, const i64* at) {
-  Eight a[8], b[8];
-  for (int i = 0; i < 8; i += 2) a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]), a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-  for (int i = 0; i < 8; i += 4)
-    for (int j = 0; j < 2; j++) {
-      b[i + 2 * j] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0x44);
-      b[i + 2 * j + 1] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0xee);
-    }
-  for (int j = 0; j < 4; j++) {
-    _mm256_storeu_ps(to + at[j], _mm256_permute2f128_ps(b[j], b[j + 4], 0x20));
-    _mm256_storeu_ps(to + at[j + 4], _mm256_permute2f128_ps(b[j], b[j + 4], 0x31));
-  }
-}
-static inline void halves(V v, Eight* out) {
-#if defined(__AVX512F__)
-  out[0] = _mm512_castps512_ps256(v), out[8] = _mm512_extractf32x8_ps(v, 1);
-#else
-  out[0] = v;
-#endif
-}
-#endif
 static inline float largest(V a) {
   float each[LANES], top;
   store(each, a);
@@ -255,20 +125,14 @@ static inline void factor(const T* p, F& to, i64 n) {
   std::memcpy(some, p, n * sizeof(T));
   factor(some, to);
 }
-#if defined(__wasm__)
-template <class F>
-static inline void kept(F&) {}
-#else
-static inline void kept(Wide& f) { asm("" : "+v"(f.a), "+v"(f.b)); }  // keep in registers: else GCC loads them again for every row of w
-static inline void kept(I& f) { asm("" : "+v"(f)); }
-#endif
+static inline void kept(Wide& f) { kept(f.a, f.b); }
 // Add the products to even and odd, in this order; they may be one vector.
 static inline void meet(const Wide& w, const Wide& x, V& even, V& odd) { even = fma(w.a, x.a, even), odd = fma(w.b, x.b, odd); }
 static inline void add_product(V w, V x, V& sum, float) { sum = fma(w, x, sum); }  // of words: a float in each lane, or two numbers in bf16
-#if defined(__AVX512BF16__)
+#if defined(MULTIPLIES_BF16)
 // Add to each lane the products of its two numbers: the odd ones' and then the even ones', each a fused multiply-add that rounds to nearest
 // even. So a sum's error is bounded as with `fma`, but numbers below 2^-126 count as 0 here: of w, of x, and of the sums.
-static inline void meet(I w, I x, V& sum, V&) { sum = _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x); }
+static inline void meet(I w, I x, V& sum, V&) { sum = add_dots(sum, w, x); }
 static inline void add_product(V w, V x, V& sum, u16) { meet(as_bits(w), as_bits(x), sum, sum); }
 template <class T>
 using Factor = T;

@@ -6,7 +6,7 @@
 // call it waits until the first `after` calls of the list are done. So a thread that the system has suspended delays the others only by
 // the piece it has begun; running threads take the rest.
 #pragma once
-#if !defined(__wasm__)
+#if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -22,6 +22,9 @@
 #include <utility>
 
 #include "vectors.h"
+#if !defined(_OPENMP) && !defined(__wasm__)
+#include "threads.h"
+#endif
 
 struct alignas(64) Call {
   const i64* words = nullptr;
@@ -51,7 +54,7 @@ static inline float* scratch(i64 floats) {
     const i64 bytes = floats * 4 > 2 * buffer.size ? floats * 4 : 2 * buffer.size, line = bytes < PAGE / 4 ? 64 : PAGE;
     std::free(buffer.at);
     buffer.size = parts(bytes, line) * line, buffer.at = std::aligned_alloc(line, buffer.size);
-#if !defined(__wasm__)
+#if defined(__linux__)
     if (line == PAGE) madvise(buffer.at, buffer.size, MADV_HUGEPAGE);  // a hint: without huge pages the memory is in small ones
 #endif
   }
@@ -117,14 +120,20 @@ static inline void wake(Call&) {}
 static inline void wait(Call& c) {
   for (int spins = 0; spins < 2000; spins++) {
     if (c.done.load(std::memory_order_acquire) >= c.pieces) return;
-    _mm_pause();
+    relax();
   }
+#if defined(__linux__)
   c.asleep.fetch_add(1);
   for (int seen; (seen = c.done.load()) < c.pieces;) syscall(SYS_futex, (int*)&c.done, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
   c.asleep.fetch_sub(1);
+#else
+  while (c.done.load(std::memory_order_acquire) < c.pieces) std::this_thread::sleep_for(std::chrono::microseconds(20));
+#endif
 }
 static inline void wake(Call& c) {
+#if defined(__linux__)
   if (c.asleep.load()) syscall(SYS_futex, (int*)&c.done, FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+#endif
 }
 #endif
 
@@ -152,6 +161,10 @@ static inline void run_list(const i64* words, i64 count, int threads, const Op* 
   if (most < threads) threads = (int)most;
   if (threads < 2) return walk(calls.get(), count, ops);
   Call* all = calls.get();
+#if defined(_OPENMP)
 #pragma omp parallel num_threads(threads)
   walk(all, count, ops);
+#elif !defined(__wasm__)
+  together([=] { walk(all, count, ops); }, threads);
+#endif
 }
