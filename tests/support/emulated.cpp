@@ -3,7 +3,7 @@
 // The one idea: a call's pointers are the other process's addresses. Nothing is mapped there here, so the first touch of a page faults; the
 // handler asks for the bytes of that page and maps them at the same address. After the call the bytes that have changed are written back.
 //
-//     asked: 'k'                      answered: 'k' length, the kernels' description
+//     request:'k'                    answer: 'k' length, the kernels' description
 //            'r' words count threads            'f' address, for each fault: answered by address, length and the bytes
 //            'b' the same, and a burst           'd' result, then address, length and bytes of each change, and a length of 0
 #include <signal.h>

@@ -123,7 +123,7 @@ class Emulated:
                 changes.append((head[0], self.receive(head[1])))
         return number, touched, changes
 
-    def asked(self, letter: bytes, words: bytes | int, count: int, threads: int, *more: int) -> bytes:
+    def pack_request(self, letter: bytes, words: bytes | int, count: int, threads: int, *more: int) -> bytes:
         """Pack a request, and note which kernels it calls."""
         address = words if isinstance(words, int) else address_of(words)
         at, self.last = address, list[str]()
@@ -136,11 +136,11 @@ class Emulated:
         return letter + struct.pack(f"={3 + len(more)}q", address, count, threads, *more)
 
     def run(self, words: bytes | int, count: int, threads: int) -> None:
-        for address, data in self.answer(self.asked(b"r", words, count, threads))[2]:
+        for address, data in self.answer(self.pack_request(b"r", words, count, threads))[2]:
             ctypes.memmove(address, data, len(data))
 
     def burst(self, words: bytes | int, count: int, threads: int, line: bytes) -> int:
-        result, _, changes = self.answer(self.asked(b"b", words, count, threads, address_of(line)))
+        result, _, changes = self.answer(self.pack_request(b"b", words, count, threads, address_of(line)))
         for address, data in changes:
             ctypes.memmove(address, data, len(data))
         return result
@@ -164,7 +164,7 @@ class Compared(Emulated):
     def compare(self, words: bytes | int, count: int, threads: int) -> None:
         """Run calls by both. Raises AssertionError where they differ."""
         assert self.local is not None
-        _, touched, changes = self.answer(self.asked(b"r", words, count, threads))
+        _, touched, changes = self.answer(self.pack_request(b"r", words, count, threads))
         spans = joined([(at, at + len(data)) for at, data in changes] + [span for span in map(extent, self.writes) if span[1] > span[0]])
         after = {start: bytearray(data) for start, data in touched.items()}
         starts = sorted(after)
