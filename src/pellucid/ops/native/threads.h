@@ -1,7 +1,7 @@
 // Threads of our own, for a compiler without OpenMP (Apple's).
 //
-// The one idea: a helper is never needed. Whoever calls takes every piece that no helper takes, so it need not wait for a helper that has
-// not begun: it waits for those inside its work only. So two callers share the helpers, and neither waits for the other.
+// The one idea: a helper is never needed. The calling thread takes every piece that no helper takes, so it waits for those helpers alone
+// that have begun its work. So two calls at a time share the helpers, and neither waits for the other.
 #pragma once
 #include <chrono>
 #include <condition_variable>
