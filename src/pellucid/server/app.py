@@ -124,7 +124,9 @@ class Api:
         request_body.known(body, ("model", "prompt", "ids", "special"), "")
         name, (text, ids), session = request_body.text(body, "model"), request_body.given_of(body, self.limits), await self.session()
         special = request_body.flag(body, "special", True)
-        return answer(await run_in_threadpool(session.tokens, name, ids if text is None else text, special))
+        given = text if ids is None else ids
+        assert given is not None  # one of both
+        return answer(await run_in_threadpool(session.tokens, name, given, special))
 
     async def new_run(self, request: Request) -> Response:
         given, session = request_body.run_of(await self.body(request), self.limits), await self.session()
