@@ -12,6 +12,7 @@ import pytest
 from pellucid.errors import TrainError
 from pellucid.training import run_recipe
 from pellucid.training.recipe import read_recipe
+from pellucid.training.run_length import epoch_steps
 from pellucid.training.saves import newest
 from pellucid.training.shards import Shards, open_shards
 from pellucid.training.text_rows import TrainingRows, split_rows
@@ -47,6 +48,15 @@ def test_an_epoch_has_each_source_by_its_weight(pack: str, tmp_path: Path) -> No
     twice = [*rows.rows[0], *rows.rows[0], *rows.rows[-1]]
     assert rows.micro_batches(twice, 1) == [rows.rows[0], rows.rows[0], rows.rows[-1]]
     assert rows.micro_batches(twice, 2) == [[*rows.rows[0], *rows.rows[0]], rows.rows[-1]]
+
+
+def test_an_epoch_of_sources_has_their_shares(tmp_path: Path) -> None:
+    """Its steps and its targets are those of the rows that are drawn, not of those that are there."""
+    rows, *_ = mixed(tmp_path, data__pack='"none"')
+    assert epoch_steps(rows, 4, 1) == sum(rows.drawn) / 4 != len(rows.rows) / 4
+    assert rows.epoch_targets() == pytest.approx(
+        2.5 * sum(rows.targets()[: rows.borders[1]]) + 0.5 * sum(rows.targets()[rows.borders[1] :])
+    )
 
 
 def test_a_run_of_sources_resumes_in_the_same_bits(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class PairRows(TrainingRows):
     def figures(self) -> dict[str, int | float]:
         """Return the counts that the log begins with: pairs, tokens, and the share of the tokens that lie in answers."""
         used = int((self.ends - self.begins - 1).sum())
-        return {"pairs": len(self) // 2, "tokens": used, "learnt": self.learnt_tokens() / max(used, 1)}
+        return {"pairs": len(self) // 2, "tokens": used, "learnt": int(self.targets().sum()) / max(used, 1)}
 
 
 def split_pairs(shards: Shards, data: Pairs, seed: int) -> tuple[PairRows, PairRows]:

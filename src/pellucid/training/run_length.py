@@ -32,14 +32,14 @@ def with_steps(recipe: Recipe, objective: Objective, documents: Sequence[Documen
 def epoch_steps(documents: Sequence[Document], batch: int, pool: int) -> float:
     """Return the steps of an epoch: of rows a fraction, since epochs follow without a gap; of others the batches of all pools."""
     if isinstance(documents, TrainingRows):
-        return len(documents.rows) / batch
+        return documents.epoch_rows / batch
     pools = (min(pool * batch, len(documents) - start) for start in range(0, len(documents), pool * batch))
     return sum(-(-size // batch) for size in pools)
 
 
-def epoch_targets(objective: Objective, documents: Sequence[Document]) -> int:
-    """Return the number of tokens of all documents that carry loss."""
+def epoch_targets(objective: Objective, documents: Sequence[Document]) -> float:
+    """Return the number of tokens of an epoch that carry loss."""
     if isinstance(documents, TrainingRows):
-        return documents.target_tokens()
+        return documents.epoch_targets()
     parts = (documents[i : i + TOGETHER] for i in range(0, len(documents), TOGETHER))
     return sum(targets_in(objective.batch(part)) for part in parts)

@@ -108,17 +108,27 @@ class TrainingRows(Sequence[Document]):
         """Return the counts that the log begins with: documents after they are cut, tokens, rows, and the share of positions left idle."""
         used = int((self.ends - self.begins - 1).sum())
         counts = {"examples": len(self), "tokens": used, "rows": len(self.rows), "idle": 1 - used / (len(self.rows) * self.data.length)}
-        return counts if self.shards.learnt is None else counts | {"learnt": self.learnt_tokens() / used}
+        return counts if self.shards.learnt is None else counts | {"learnt": int(self.targets().sum()) / used}
 
-    def target_tokens(self) -> int:
-        """Return how many tokens carry loss; all but the first of each example where texts have no other mark."""
-        return int((self.ends - self.begins - 1).sum()) if self.shards.learnt is None else self.learnt_tokens()
+    @property
+    def epoch_rows(self) -> int:
+        """The number of rows of an epoch."""
+        return sum(self.drawn) if self.data.source else len(self.rows)
 
-    def learnt_tokens(self) -> int:
-        """Return how many tokens of chats and pairs carry loss."""
-        assert self.shards.learnt is not None
-        before = np.concatenate([[0], self.shards.learnt.numpy().cumsum(dtype=np.int64)])
-        return int((before[self.ends] - before[self.begins + 1]).sum())
+    def epoch_targets(self) -> float:
+        """Return how many tokens of an epoch carry loss, of sources by their shares."""
+        targets = self.targets()
+        if not self.data.source:
+            return float(targets.sum())
+        sources = zip(pairwise(self.borders), self.drawn, self.counts, strict=True)
+        return sum(float(targets[first:last].sum()) * drawn / count for (first, last), drawn, count in sources if count)
+
+    def targets(self) -> Ints:
+        """Return how many tokens of each example carry loss; all but the first where texts have no other mark."""
+        if self.shards.learnt is None:
+            return self.ends - self.begins - 1
+        before: Ints = np.concatenate([[0], self.shards.learnt.numpy().cumsum(dtype=np.int64)])
+        return before[self.ends] - before[self.begins + 1]
 
     def source(self, number: int) -> tuple[str, int]:
         """Return the file of an example's first token, by its name in the index, and its document there or, of a chat, its line, from 0."""
