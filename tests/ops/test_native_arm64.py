@@ -14,6 +14,7 @@ import torch
 import test_blocks
 import test_convolve
 import test_cuts
+import test_held
 import test_native
 import test_native_experts as experts
 import test_native_kinds as kinds
@@ -22,6 +23,8 @@ import test_native_sets as sets
 import test_ssd
 from covering import FULL
 from emulated import Compared, build, installed, missing
+from pellucid import ops
+from pellucid.batch.kv_cache import KVCache
 from pellucid.ops import native
 from pellucid.ops.native import make
 from tiny import swapped
@@ -64,6 +67,8 @@ def kernels_of(dtype: torch.dtype) -> None:
     rows.test_limits_factors_and_gates(dtype)
     rows.test_queries_that_grow(dtype)
     rows.test_a_wide_product_is_not_rounded(dtype)
+    rows_in_int8(dtype)
+    native.xielu(test_native.rand(1, 3, 33, dtype=dtype, scale=3), *(torch.tensor([x], dtype=dtype) for x in (0.6, -0.4, 0.5, -1e-6)))
     products(dtype)
     for form in test_blocks.BITS:
         test_blocks.product(form, dtype, 100)
@@ -83,7 +88,16 @@ def kernels_of_floats() -> None:
     for size in (7, 513):
         test_cuts.test_kernels(size, None)
     test_cuts.test_draws_are_the_stages_(None)
+    x = test_native.rand(1, 5, 9, dtype=torch.float32, scale=4)
+    native.mix(x, x.topk(2)[1], 0.1)
     native.stream(torch.zeros(1 << 18, dtype=torch.uint8))
+
+
+def rows_in_int8(dtype: torch.dtype) -> None:
+    """Round rows to codes, read them back, and attend to them."""
+    test_held.test_the_kernels_round_as_torch_does(dtype)
+    q, plain = test_native.paged(dtype, 17, 3, 4, 2, 24, 9, 3)
+    ops.attend(q, KVCache([test_held.in_int8(plain)]), rows.masks(dtype)["causal"], 0.4)
 
 
 def products(dtype: torch.dtype) -> None:

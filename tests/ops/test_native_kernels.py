@@ -19,7 +19,7 @@ COMPILER = make.compiler()
 needs_compiler = pytest.mark.skipif(COMPILER is None or not library.wanted(), reason="the kernels are not for this machine")
 full = pytest.mark.skipif(not FULL, reason="half of the orders are compiled: PELLUCID_FULL=1 does all")
 STORE = "FIELDS(x, pool, table, positions, rows, width, size, pages)"
-WAVES = "FIELDS(positions, y, rows, width)"
+WAVES = "FIELDS(positions, y, rows, width, skip, over)"
 SIZES = "i64 rows, width, size, pages;"
 
 
@@ -55,9 +55,9 @@ def replaced(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("header", "old", "new"),
     [
-        pytest.param("rows.h", WAVES, "FIELDS(positions, y, width, rows)", id="FIELDS swapped"),
-        pytest.param("rows.h", WAVES, "FIELDS(positions, y, rows)", id="FIELDS without one"),
-        pytest.param("rows.h", WAVES, "FIELDS(positions, y, rows, rows, width)", id="FIELDS twice", marks=full),
+        pytest.param("rows.h", WAVES, "FIELDS(positions, y, width, rows, skip, over)", id="FIELDS swapped"),
+        pytest.param("rows.h", WAVES, "FIELDS(positions, y, rows, skip, over)", id="FIELDS without one"),
+        pytest.param("rows.h", WAVES, "FIELDS(positions, y, rows, rows, width, skip, over)", id="FIELDS twice", marks=full),
         pytest.param("attend.h", SIZES, "i64 rows, size, width, pages;", id="struct swapped"),
         pytest.param("attend.h", SIZES, "i64 rows, width, size, pages, more;", id="struct with one more"),
         pytest.param("attend.h", SIZES, "i64 rows, width, size;", id="struct with one less", marks=full),
@@ -90,6 +90,8 @@ def kernels_of(name: ast.expr) -> list[str]:
     """Return the kernels that a call's first argument may name."""
     if isinstance(name, ast.JoinedStr):
         return [f"{name.values[0].value}{form}" for form in ("int8", "int4")]  # type: ignore[attr-defined]
+    if isinstance(name, ast.IfExp):
+        return [*kernels_of(name.body), *kernels_of(name.orelse)]
     return [name.value] if isinstance(name, ast.Constant) else ["linear", "linear_wide", "many", "many_wide"]
 
 

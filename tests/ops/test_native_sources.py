@@ -13,7 +13,7 @@ import torch
 import pellucid
 from pellucid.ops.native import library, make
 
-SMALLEST = (*library.wanted(), "none")[-1]
+SMALLEST = ("none", *library.wanted())[-1]
 CAN = make.compiler() is not None and bool(library.wanted())
 PACKAGE = Path(pellucid.__file__).parent
 

@@ -214,8 +214,11 @@ def fits_xielu(x: Tensor, *weights: Tensor) -> bool:
 def xielu(x: Tensor, *weights: Tensor) -> Tensor:
     """Compute xIELU of each number of x. weights: its four numbers, a tensor each."""
     y = fresh(tuple(x.shape), x.dtype)
-    of = dict(zip(("alpha_p", "alpha_n", "beta", "eps"), (w.data_ptr() for w in weights), strict=True))
-    call("xielu", HALF[x.dtype], (x, *weights), (y,), x=x.data_ptr(), **of, y=y.data_ptr(), n=x.numel())
+    alpha_p, alpha_n, beta, eps = (w.data_ptr() for w in weights)
+    call(
+        "xielu", HALF[x.dtype], (x, *weights), (y,), x=x.data_ptr(), alpha_p=alpha_p, alpha_n=alpha_n, beta=beta, eps=eps, y=y.data_ptr(),
+        n=x.numel(),
+    )  # fmt: skip
     return y
 
 
