@@ -12,16 +12,19 @@ Between tensor ranks a part that is split begins with `shared` and ends with `su
     summed    x → Σ x       backward: the gradient as it is, which every rank has
 
 All ranks run the same program on the same requests; nothing decides for the others. torchrun starts them, and its store says which of
-several ranks prints the one line of an error.
+several ranks prints the one line of an error. gloo tells of a rank's death by failing the exchange, but one death in a hundred it misses
+(torch 2.13, two busy cores); then the SIGTERM that torchrun sends to the others ends the wait.
 """
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -34,6 +37,8 @@ from pellucid.launched import number, started
 PATIENCE = timedelta(minutes=10)  # that a rank waits for another one in an exchange
 PREPARATION = timedelta(days=7)  # that ranks wait while the first one prepares data
 NAMING = timedelta(seconds=3)  # that a rank waits for signs of the others' life, after one was lost
+waiting: list[object] = []
+"""The exchange that the main thread is in, as an object of its own; empty outside one."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +233,7 @@ def join(data: int, tensor: int, patience: timedelta = PATIENCE) -> Ranks:
     with exchange():
         if not dist.is_initialized():
             dist.init_process_group("gloo", timeout=patience)
+            watch_signals()
         mesh = init_device_mesh("cpu", (data, tensor), mesh_dim_names=("data", "tensor"))
     groups = (mesh.get_group("data") if data > 1 else None, mesh.get_group("tensor") if tensor > 1 else None)
     return Ranks(data, tensor, number() // tensor, number() % tensor, *groups)
@@ -244,11 +250,46 @@ def leave() -> None:
 @contextmanager
 def exchange() -> Iterator[None]:
     """Turn the failure of an exchange into a RankError that names the ranks without a sign of life."""
+    waiting.append(object())
     try:
         yield
     except RuntimeError as fault:
-        reason = str(fault).split(". ")[0].rpartition("] ")[2]
-        raise RankError("ranks.lost", ranks=", ".join(map(str, lost())) or "-", count=started(), reason=reason) from None
+        raise rank_error(lost(), str(fault).split(". ")[0].rpartition("] ")[2]) from None
+    finally:
+        waiting.pop()
+
+
+def rank_error(ranks: list[int], reason: str) -> RankError:
+    """Return the error of an exchange with ranks that gave no sign of life."""
+    return RankError("ranks.lost", ranks=", ".join(map(str, ranks)) or "-", count=started(), reason=reason)
+
+
+def watch_signals() -> None:
+    """Start a thread that receives SIGTERM while the main thread waits in an exchange.
+
+    Python runs a handler between two instructions of the main thread, and gloo's wait is one instruction; a wakeup file has the signal's
+    number at once. Only a signal with a handler of Python's is written there.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signals, written = os.pipe()
+        os.set_blocking(written, False)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+        threading.Thread(target=watch, args=(signals,), daemon=True).start()
+
+
+def watch(signals: int) -> None:
+    """After each SIGTERM, end this process by one line if it still waits in the same exchange and a rank gives no sign of life.
+
+    signals: a pipe that has their numbers.
+    """
+    while number := os.read(signals, 1):
+        if number[0] != signal.SIGTERM:
+            continue
+        before = waiting[-1:]
+        if (ranks := lost()) and before and before == waiting[-1:]:
+            if speaks():
+                print(f"pellucid: {rank_error(ranks, 'SIGTERM')}", file=sys.stderr, flush=True)
+            os._exit(RankError.exit_code)
 
 
 def store() -> Any:
@@ -276,6 +317,7 @@ def lost() -> list[int]:
     return out
 
 
+@cache
 def speaks() -> bool:
     """True if this rank is to print an error: the first of all that have one."""
     if started() == 1:

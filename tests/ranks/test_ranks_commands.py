@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -121,14 +121,18 @@ def test_what_cannot_be_split() -> None:
     assert any(isinstance(m, HeadsRmsNorm) for m in tiny(joint).modules())
 
 
-Running = "subprocess.Popen[str]"
+Running = subprocess.Popen[str]
+Started = tuple[Running, dict[int, int]]
 
 
 @contextmanager
-def training(recipe: Path, steps: int, *options: str) -> Iterator[tuple[Running, dict[int, int]]]:
-    """Start a run on two ranks and wait until it has taken this many steps. Yields torchrun and the ids of its processes by rank."""
+def training(recipe: Path, steps: int, *options: str, program: Sequence[str] = ()) -> Iterator[Started]:
+    """Start a run on two ranks and wait until it has taken this many steps. Yields torchrun and the ids of its processes by rank.
+
+    program: a script in the place of pellucid.
+    """
     out = recipe.parent / "out"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "pellucid"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *(program or ("-m", "pellucid"))]
     command += ["-q", "train", str(recipe), "--out", str(out), *options]
     torchrun = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -173,6 +177,37 @@ def gone(pids: dict[int, int]) -> bool:
 
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@contextmanager
+def silent(recipe: Path, *program: str) -> Iterator[Started]:
+    """Stop rank 1 of a run, so that gloo waits for it as if it did not know of its death, and tell rank 0 to end, as torchrun does."""
+    with training(recipe, 3, program=program) as (torchrun, pids):
+        os.kill(pids[1], signal.SIGSTOP)
+        time.sleep(1)
+        os.kill(pids[0], signal.SIGTERM)
+        yield torchrun, pids
+
+
+def test_a_rank_that_says_nothing_ends_the_run(recipe: Path) -> None:
+    """An exchange that gloo never ends is ended by SIGTERM, in the one line."""
+    with silent(recipe) as (torchrun, pids):
+        until(lambda: not os.path.exists(f"/proc/{pids[0]}"), torchrun)
+        os.kill(pids[1], signal.SIGKILL)
+        _, err = torchrun.communicate(timeout=60)
+    assert torchrun.returncode and gone(pids)
+    assert len(ours(err)) == 1 and "of 2 ranks, no sign of life from 1: SIGTERM" in ours(err)[0], err
+
+
+def test_without_its_watch_a_rank_waits_on(recipe: Path, tmp_path: Path) -> None:
+    program = tmp_path / "unwatched.py"
+    lines = ["import sys", "from pellucid import commands, distributed", "distributed.watch_signals = int", "sys.exit(commands.main())"]
+    program.write_text("\n".join(lines))
+    with silent(recipe, str(program)) as (_, pids):
+        time.sleep(8)
+        assert os.path.exists(f"/proc/{pids[0]}")
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_rank_that_dies_ends_the_run(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
