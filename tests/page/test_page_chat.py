@@ -119,6 +119,7 @@ def test_an_answer_tells_what_was_likely(tab: Tab) -> None:
         assert page.inner_text("[data-rule]") == words["page.chat.joined"]
         page.click("[data-try]")
         page.wait_for_selector("[data-facts]")
+        page.wait_for_selector(BUSY, state="detached")
         assert shown(page)[0] == FRANCE and shown(page)[1].startswith("Paris.")
         run = pellucid.trace(model, FRANCE, 3)
         logits = [run.all("logits")[k].value[0, -1].softmax(-1) for k in range(3)]

@@ -31,4 +31,5 @@ def copies(model: Model, other: Model) -> list[str]:
     theirs = dict(other.module.named_parameters(remove_duplicate=False)) | dict(other.module.named_buffers(remove_duplicate=False))
     theirs |= {"head.weight": other.module.embed.weight} if model.config.tied else {}
     ours = dict(model.module.named_parameters(remove_duplicate=False)) | dict(model.module.named_buffers(remove_duplicate=False))
-    return [name for name, w in ours.items() if w is not theirs.get(name) and name not in model.own]
+    first = {id(w): name for name, w in reversed(ours.items())}  # a table that layers share is that of the first of them
+    return [name for name, w in ours.items() if w is not theirs.get(first[id(w)]) and name not in model.own]

@@ -35,6 +35,7 @@ from torch import Tensor
 from campaigns.soak import resources
 from openai_served import long_folder, on_a_socket, sound
 from pellucid.api.model import load
+from pellucid.engine.grammar import executor
 from pellucid.server.openai.adapters import adapted
 from pellucid.server.openai.served_model import ServedModel
 
@@ -325,6 +326,7 @@ def campaign(requests: int, seed: int, distinct: int = DISTINCT) -> dict[str, An
         threads = [served.thread for served in models.values() if served.thread is not None]
         load = Load(port, random.Random(f"load:{seed}"), lambda: all(thread.engine.idle for thread in threads))
         asyncio.run(load.alone(distinct))
+        executor(torch.get_num_threads())  # starts the threads of masks, which live as long as the process
         before, began = counted(), time.monotonic()
         with bad_clients(port):
             measured = asyncio.run(load.run(requests))
