@@ -227,9 +227,11 @@ def by_many(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def split(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return an attention that joins the keys before this chunk with the chunk's own."""
 
-    def made(q: Tensor, pools: Any, table: Tensor, at: Tensor, size: int, scale: float, mask: Mask, end: int = 0) -> Tensor:
-        if table.ndim == 2 or q.shape[1] == 1:
-            return attend(q, pools, table, at, size, scale, mask, end)
+    def made(
+        q: Tensor, pools: Any, table: Tensor, at: Tensor, size: int, scale: float, mask: Mask, end: int = 0, kept: Any = None
+    ) -> Tensor:
+        if table.ndim == 2 or q.shape[1] == 1 or kept is not None:
+            return attend(q, pools, table, at, size, scale, mask, end, kept)
         place = table[torch.arange(end) // size] * size + torch.arange(end) % size
         k, v = (p[place].repeat_interleave(q.shape[2] // p.shape[1], 1) for p in pools)
         scores = torch.einsum("thk,shk->hts", q[0] * scale, k).masked_fill(torch.arange(end) > at[0][:, None], -torch.inf)
@@ -273,7 +275,7 @@ def test_mutants_are_seen(family: str, name: str, wrong: Callable[..., Any], mon
     monkeypatch.setattr(native, name, wrong(getattr(native, name)))
     model, draw = tiny(family, torch.float32), random.Random(3)
     assert determinism.reason(model) is not None
-    monkeypatch.setattr(determinism, "reason", lambda module: None)
+    monkeypatch.setattr(determinism, "reason", lambda module, format: None)
     requests = [campaign.random_request(draw) for _ in range(10)]
     lone = campaign.alone(model, requests)
     assert any(campaign.mixed(model, requests, draw) != lone for _ in range(3))
