@@ -109,7 +109,7 @@ def looked_at(tab: Tab, name: str, bill: "pellucid.counting.Bill", languages: tu
         sentence = messages["page.shapes"].format(model=name)
         assert sentence in page.inner_text("[data-shapes]")
         assert [a.split("=")[-1] for a in page.eval_on_selector_all("main nav a", "all => all.map(a => a.getAttribute('href'))")] == [
-            "map", "life", "budget", "tokens", "exhibits",
+            "map", "life", "budget", "learning", "tokens", "exhibits",
         ]  # fmt: skip
         attn = bill.config.layers[0].attn
         tokens = int(page.locator(".token").count())
