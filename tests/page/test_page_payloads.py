@@ -39,7 +39,7 @@ SETTLED = 150  # ms for what a view asks for
 HARM = r"""() => {
   const harms = [], hidden = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u;
   const bad = ["script:not([src$='page.js']):not(#recorded):not([type=module])", "img, iframe, object, embed, base, video, audio, source",
-    "math, template, textarea:not(.message), noscript, plaintext, xmp, foreignObject, animate, set, image, use",
+    "math, template, textarea:not(.message, [data-text]), noscript, plaintext, xmp, foreignObject, animate, set, image, use",
     "body style, body link, body meta",
     "form[action], [srcdoc], [srcset], [background], a[href]:not([href^='#'], nav [href^='/']), [href^='//']"];
   if (window.__pwned !== undefined) harms.push("it ran");

@@ -151,7 +151,8 @@ def test_what_keeps_what_it_had_is_found(browser: Browser, served: str, mutant: 
 def test_the_quick_walk_has_every_specimen_view_and_change(browser: Browser, served: str) -> None:
     with walking(browser, served) as walk:
         walk.open(model="pellucid/capitals-deepseek", prompt=PROMPT)
-        views = {*walk.views()} - {"exhibits", "tokens"}  # whose texts are their own: test_page_exhibits.py, test_page_tokens.py
+        # those of no prompt have tests of their own: test_page_exhibits.py, test_page_learning.py, test_page_tokens.py
+        views = {*walk.views()} - {"exhibits", "learning", "tokens"}
         assert {where for _, where, _ in QUICK} == views | {"tile"} and views < {*WHERES}
         assert {kind for *_, kinds in QUICK for kind in kinds} == set(gestures(walk, NEIGHBOUR))
     assert {name for name, *_ in QUICK} == set(specimens())

@@ -89,7 +89,7 @@ def recording(run: Run, place: Place, limits: RecordingLimits) -> dict[str, Any]
 def models(run: Run) -> dict[str, Any]:
     """Return the list of models: the run's own; for a trace without its model, an entry with the name."""
     row = {"name": run.trace.model, "prompt": run.trace.prompt, "weights": False} if run.loaded is None else run.loaded.row()
-    return {"schema": SCHEMA, "current": row["name"], "run": run.id, "training": None, "tokenizer": None, "models": [row]}
+    return {"schema": SCHEMA, "current": row["name"], "run": run.id, "training": None, "shipped": None, "tokenizer": None, "models": [row]}
 
 
 def counts(run: Run, model: Model) -> dict[str, Any]:

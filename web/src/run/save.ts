@@ -31,7 +31,7 @@ async function recording(run: Run, place: Place): Promise<Recorded> {
   if (learning) for (const step of (await training(0)).watched.slice(-STEPS)) await training(step);
   const files = await Promise.all(all.map(async (t) => [t.n, readTensor(await tensor(run.run, t.n, t.shape.map(() => ":").join(), 0))] as const));
   const terms = await columnsOf(run.run);
-  const own = { ...known, current: run.model, run: run.run, models: known.models.filter((m) => m.name === run.model) };
+  const own = { ...known, ...(learning ? {} : { shipped: null }), current: run.model, run: run.run, models: known.models.filter((m) => m.name === run.model) };
   const kept = [...answered].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count[/?]|catalog$|exhibits)/.test(key) || (learning && key.startsWith("training")));
   return {
     schema: 1, place: written({ ...place, tour: 0 }), language: settings.language,
