@@ -70,6 +70,7 @@ def same(model: Any) -> bool:
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "quirk"), DECODED)
+@pytest.mark.quick(2)
 def test_a_family_is_planned_or_refused(family: str, quirk: str) -> None:
     model = tiny(config_of(family, quirk), torch.float32, std=0.2)
     assert not isinstance(model, Encoder)

@@ -198,6 +198,7 @@ def unmade(self: replay_trace.TapRecorder, *given: Any) -> None:
         (DecodeStep, "set_spans", lambda self, spans: setattr(self, "spans", spans)),
     ],
 )
+@pytest.mark.quick(2)
 def test_mutants_are_seen(where: Any, name: str, value: Any) -> None:
     model = tiny(FAMILIES["llama"], torch.float32)
     assert all(holds(model, how) for how in ASKED)

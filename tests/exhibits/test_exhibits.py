@@ -45,6 +45,7 @@ def test_every_file_is_in_a_chapter() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.quick(2)
 def test_claims_hold(name: str) -> None:
     result = ran(name)
     assert result.claims and result.panels
@@ -53,7 +54,7 @@ def test_claims_hold(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_a_claim_fails_without_the_switch(name: str) -> None:
     result = run_exhibit(find(name), open_model=open_single, enabled=False)
     assert not result.holds

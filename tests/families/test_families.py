@@ -54,6 +54,7 @@ def old(raw: Raw) -> Raw:
 
 
 @pytest.mark.parametrize(("family", "quirk"), EACH)
+@pytest.mark.quick(2)
 def test_old_and_new_spelling_mean_the_same(family: str, quirk: str) -> None:
     raw = judge(family, quirk).config
     new, before = reads(raw), reads(old(raw))

@@ -123,7 +123,7 @@ def test_all_model_types_are_here() -> None:
 
 
 @pytest.mark.parametrize(("family", "quirk"), CASES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_texts_give_their_tensors(family: str, quirk: str) -> None:
     for seed in SEEDS:
         made = runs(read(family, quirk), seed)

@@ -68,6 +68,7 @@ def gaps(records: Sequence[Seen], cells: int = CELLS) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(2)
 def test_cells_are_the_sum_of_their_terms(family: str) -> None:
     """Every tap's cells add up, in a batch, recomputed and as the reference."""
     for inside in ("beside", "reference"):
@@ -125,6 +126,7 @@ def unsourced(family: str) -> set[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(2)
 def test_every_parameter_is_the_source_of_a_record(family: str) -> None:
     assert unsourced(family) == set()
 
@@ -176,6 +178,7 @@ def misled(family: str, known: Callable[[Seen], Sequence[str]] = lambda s: s.inp
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(2)
 def test_operands_are_operands(family: str) -> None:
     """Each operand has an earlier record, and disturbing it by an edit changes the record."""
     assert misled(family) == set()
