@@ -1,4 +1,4 @@
-"""The processes that torchrun started: a grid of data ranks by tensor ranks, and what they exchange over torch.distributed.
+"""The processes that torchrun started: a grid of data ranks by ranks that share a model, and what they exchange over torch.distributed.
 
     torchrun --standalone --nproc-per-node 4 -m pellucid train recipe.toml        [ranks] data = 2  tensor = 2
 
@@ -6,7 +6,12 @@
     data      0  0  1  1      which documents of a step it reads
     tensor    0  1  0  1      which heads, neurons and rows of the vocabulary it holds
 
-Between tensor ranks a part that is split begins with `shared` and ends with `summed` (arXiv 1909.08053, f and g):
+With `expert = 2` in the place of `tensor`, or beside it, the same two ranks hold complete experts, half of every layer's. They read the
+same tokens, so no token is sent: each runs the rows of its own experts, and the outputs are summed.
+
+    rows of a layer, sorted by expert    0 0 0 1 | 2 3 3 3      rank 0 runs the first four, rank 1 the others
+
+Between ranks of one model a part that is split begins with `shared` and ends with `summed` (arXiv 1909.08053, f and g):
 
     shared    x → x         backward: the sum of the ranks' gradients, for each rank used x for its heads alone
     summed    x → Σ x       backward: the gradient as it is, which every rank has
@@ -43,70 +48,91 @@ waiting: list[object] = []
 
 @dataclass(frozen=True)
 class Ranks:
-    """A place in the grid. data, tensor: the sizes of the grid.  data_rank, tensor_rank: the place.
+    """A place in the grid. data, tensor, expert: the sizes of the grid.  data_rank, model_rank: the place.
 
-    data_group, tensor_group: the process groups of its row and column, None where it is alone in them.
+    expert: 1, or the ranks of a model that hold complete experts; tensor is then as many, or 1, and all but the experts is on every rank.
+    data_group, model_group: the process groups of its column and row, None where it is alone in them.
     """
 
     data: int = 1
     tensor: int = 1
+    expert: int = 1
     data_rank: int = 0
-    tensor_rank: int = 0
+    model_rank: int = 0
     data_group: Any = None
-    tensor_group: Any = None
+    model_group: Any = None
 
     def __str__(self) -> str:
-        return f"data={self.data} tensor={self.tensor}"
+        return grid(self.data, self.tensor, self.expert)
 
     def __deepcopy__(self, memo: object) -> "Ranks":
         return self  # a copied model is on the same ranks
 
     @property
+    def sharing(self) -> int:
+        """Return the number of ranks that share the weights of one model."""
+        return max(self.tensor, self.expert)
+
+    @property
     def count(self) -> int:
         """Return the number of ranks."""
-        return self.data * self.tensor
+        return self.data * self.sharing
 
     @property
     def first(self) -> bool:
         """True for the rank that writes files."""
-        return self.data_rank == self.tensor_rank == 0
+        return self.data_rank == self.model_rank == 0
 
     def shared(self, x: Tensor) -> Tensor:
-        """Return x, which each tensor rank uses for its own heads or neurons: its gradient is summed over them."""
-        return _Shared.apply(x, self) if self.tensor > 1 and differentiated(x) else x
+        """Return x, which each rank of a model uses for its own heads, neurons or experts: its gradient is summed over them."""
+        return _Shared.apply(x, self) if self.sharing > 1 and differentiated(x) else x
 
     def summed(self, x: Tensor) -> Tensor:
-        """Return the sum of the tensor ranks' x, in its place where no gradient is needed."""
-        if self.tensor == 1:
+        """Return the sum of the x of a model's ranks, in its place where no gradient is needed."""
+        if self.sharing == 1:
             return x
         if differentiated(x):
             out: Tensor = _Summed.apply(x, self)
             return out
-        return self.add_up(x, self.tensor_group)
+        return self.add_up(x, self.model_group)
 
     def gathered(self, x: Tensor, axis: int, size: int) -> Tensor:
-        """Return the parts of all tensor ranks end to end along an axis of `size` in all, of which the last may be shorter."""
-        if self.tensor == 1:
+        """Return the parts of all ranks of a model end to end along an axis of `size` in all, of which the last may be shorter."""
+        if self.sharing == 1:
             return x
         return _Gathered.apply(x, axis, size, self) if differentiated(x) else self.gather(x, axis, size)
 
     def even(self, x: Tensor) -> Tensor:
-        """Return a tensor rank's share of what all of them add once: x over their number."""
-        return x if self.tensor == 1 else x / self.tensor
+        """Return a rank's share of what all ranks of a model add once: x over their number."""
+        return x if self.sharing == 1 else x / self.sharing
+
+    def own_rows(self, order: Tensor, token: Tensor, ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return of rows that are sorted by expert those that this rank runs, with the end of each expert's: all of them."""
+        return order, token, ends
 
     def bounds(self, size: int) -> tuple[int, int]:
-        """Return begin and end of this tensor rank's part of an axis: 97 over 2 are 49 and 48."""
-        each = -(-size // self.tensor)
-        return min(size, self.tensor_rank * each), min(size, (self.tensor_rank + 1) * each)
+        """Return begin and end of this rank's part of an axis of a model: 97 over 2 are 49 and 48."""
+        each = -(-size // self.sharing)
+        return min(size, self.model_rank * each), min(size, (self.model_rank + 1) * each)
 
     def gather(self, x: Tensor, axis: int, size: int) -> Tensor:
         """Gather as `gathered` does, without gradients."""
-        each, x = -(-size // self.tensor), x.detach().movedim(axis, 0).contiguous()
+        each, x = -(-size // self.sharing), x.detach().movedim(axis, 0).contiguous()
         padded = torch.cat([x, x.new_zeros(each - len(x), *x.shape[1:])]) if len(x) < each else x
-        parts = [torch.empty_like(padded) for _ in range(self.tensor)]
+        parts = [torch.empty_like(padded) for _ in range(self.sharing)]
         with exchange():
-            dist.all_gather(parts, padded, group=self.tensor_group)
+            dist.all_gather(parts, padded, group=self.model_group)
         return torch.cat(parts)[:size].movedim(0, axis).contiguous()
+
+    def gather_rows(self, x: Tensor) -> Tensor:
+        """Return the rows of all ranks of a model end to end, of which each rank has another number."""
+        counts = torch.zeros(self.sharing, dtype=torch.int64)
+        counts[self.model_rank] = len(x)
+        counts = self.add_up(counts, self.model_group)
+        begin = int(counts[: self.model_rank].sum())
+        out = x.new_zeros(int(counts.sum()), *x.shape[1:])
+        out[begin : begin + len(x)] = x.detach()
+        return self.add_up(out, self.model_group)
 
     def add_up(self, x: Tensor, group: Any) -> Tensor:
         """Sum x over a group in its place, and return it."""
@@ -121,13 +147,13 @@ class Ranks:
         out: list[float] = self.add_up(torch.tensor(numbers, dtype=torch.float64), self.data_group).tolist()
         return out
 
-    def any(self, flag: bool) -> bool:
-        """True if a flag is set on any rank, so that all of them do the same."""
+    def any(self, flag: bool, group: Any = None) -> bool:
+        """True if a flag is set on any rank, or on any of a group, so that all of them do the same."""
         if self.count == 1:
             return flag
         seen = torch.tensor(int(flag))
         with exchange():
-            dist.all_reduce(seen, dist.ReduceOp.MAX)
+            dist.all_reduce(seen, dist.ReduceOp.MAX, group=group)
         return bool(seen)
 
     def alike(self, number: int) -> bool:
@@ -178,6 +204,20 @@ class Ranks:
             dist.monitored_barrier(timeout=PREPARATION)
 
 
+class ExpertRanks(Ranks):
+    """The ranks of a layer whose experts are complete on one rank each."""
+
+    def even(self, x: Tensor) -> Tensor:
+        """Return x: an expert's bias is added on its own rank alone."""
+        return x
+
+    def own_rows(self, order: Tensor, token: Tensor, ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the rows of this rank's experts."""
+        first, last = self.bounds(len(ends))
+        begin, end = int(ends[first - 1]) if first else 0, int(ends[last - 1])
+        return order[begin:end], token[begin:end], ends[first:last] - begin
+
+
 ALONE = Ranks()
 
 
@@ -189,13 +229,13 @@ class _Shared(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.ranks.add_up(grad.clone(memory_format=torch.contiguous_format), ctx.ranks.tensor_group), None
+        return ctx.ranks.add_up(grad.clone(memory_format=torch.contiguous_format), ctx.ranks.model_group), None
 
 
 class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
-        return ranks.add_up(x.clone(memory_format=torch.contiguous_format), ranks.tensor_group)
+        return ranks.add_up(x.clone(memory_format=torch.contiguous_format), ranks.model_group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -219,14 +259,20 @@ def differentiated(x: Tensor) -> bool:
     return torch.is_grad_enabled() and x.requires_grad
 
 
-def join(data: int, tensor: int, patience: timedelta = PATIENCE) -> Ranks:
+def grid(data: int, tensor: int, expert: int) -> str:
+    """Write the sizes of a grid; expert ranks only where there are any, as the states of older runs have it."""
+    return f"data={data} tensor={tensor}" + (f" expert={expert}" if expert > 1 else "")
+
+
+def join(data: int, tensor: int, expert: int = 1, patience: timedelta = PATIENCE) -> Ranks:
     """Return this process's place in a grid of all started processes. A UseError if their number is another.
 
     patience: how long a rank waits for another one in an exchange before the run ends.
     """
-    if data * tensor != started():
-        raise UseError("ranks.started", data=data, tensor=tensor, needed=data * tensor, started=started())
-    if data * tensor == 1:
+    sharing = max(tensor, expert)
+    if data * sharing != started():
+        raise UseError("ranks.started", grid=grid(data, tensor, expert), needed=data * sharing, started=started())
+    if data * sharing == 1:
         return ALONE
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -234,9 +280,9 @@ def join(data: int, tensor: int, patience: timedelta = PATIENCE) -> Ranks:
         if not dist.is_initialized():
             dist.init_process_group("gloo", timeout=patience)
             watch_signals()
-        mesh = init_device_mesh("cpu", (data, tensor), mesh_dim_names=("data", "tensor"))
-    groups = (mesh.get_group("data") if data > 1 else None, mesh.get_group("tensor") if tensor > 1 else None)
-    return Ranks(data, tensor, number() // tensor, number() % tensor, *groups)
+        mesh = init_device_mesh("cpu", (data, sharing), mesh_dim_names=("data", "model"))
+    groups = (mesh.get_group("data") if data > 1 else None, mesh.get_group("model") if sharing > 1 else None)
+    return Ranks(data, tensor, expert, number() // sharing, number() % sharing, *groups)
 
 
 def leave() -> None:

@@ -1,9 +1,10 @@
-"""A model over tensor ranks: which part of each weight a rank holds, and how parts and records become the model's again.
+"""A model over several ranks: which part of each weight a rank holds, and how parts and records become the model's again.
 
 The part follows from the weight's axes: it is split along the axis of a letter that `counting.ranks` splits by tensor ranks.
 
     q  (H K) D  -> rows of its heads      o  D (H K)  -> their columns      up  F D  -> rows of its neurons      q_norm  K  -> all of it
     embed  V D  -> rows of the vocabulary, the last rank's fewer            what stands in attention's place -> all of it
+    up  E F D, of a mixture  -> each expert's neurons, or with expert ranks the matrices of its experts; a router is on every rank
 
 A weight inside of each head, such as q_norm's, is on every rank and used for the rank's own heads: its gradient is summed.
 """
@@ -18,10 +19,11 @@ from pellucid.axes import letters, parse
 from pellucid.config import AnyAttention, AnyFfn, Config
 from pellucid.counting.ranks import LETTERS
 from pellucid.counting.weights import axes_of
-from pellucid.distributed import ALONE, Ranks
+from pellucid.distributed import ALONE, ExpertRanks, Ranks
 from pellucid.errors import UseError
 from pellucid.nn.adapted import AdaptedLinear
 from pellucid.nn.linear import Embedding, Linear, SummedLinear, VocabularyEmbedding, VocabularyLinear
+from pellucid.nn.moe import Moe
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
 from pellucid.watching.watch import Seen
@@ -29,21 +31,23 @@ from pellucid.watching.watch import Seen
 SPLIT = {letter for letter, by in LETTERS.items() if by == "tp"}
 IN_A_HEAD = {"K", "W"}
 ENDS = ("embed", "head")
+HEADS, EXPERTS = "heads", "experts"
+"""What a part's ranks share: its heads or neurons, or its experts."""
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """The parts of a model's weights on its ranks. Without tensor ranks every weight is its own only part.
+    """The parts of a model's weights on its ranks. Where no ranks share a model every weight is its own only part.
 
     axes: by path the axis along which a weight is split.  sizes: of these axes in the model.  partial: paths of weights whose gradients
-    are summed over the tensor ranks.  parts: paths of the modules whose heads or neurons are split.
+    are summed over the ranks of a model.  parts: what is split of each module that can be, by path: HEADS, EXPERTS, or "" for nothing.
     """
 
     ranks: Ranks = ALONE
     axes: Mapping[str, int] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     partial: tuple[str, ...] = ()
-    parts: frozenset[str] = frozenset()
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     def part(self, path: str, t: Tensor) -> Tensor:
         """Return this rank's part of a weight, or of a tensor of its shape."""
@@ -69,19 +73,19 @@ class Sharding:
     def sum_gradients(self, model: nn.Module) -> None:
         """Add to each gradient those of the other ranks: of other documents, and of other heads that used the same weight."""
         if self.partial:
-            self.ranks.sum_gradients((model.get_parameter(path) for path in self.partial), self.ranks.tensor_group)
+            self.ranks.sum_gradients((model.get_parameter(path) for path in self.partial), self.ranks.model_group)
         if self.ranks.data > 1:
             self.ranks.sum_gradients((p for p in model.parameters() if p.requires_grad), self.ranks.data_group)
 
     def clip(self, model: nn.Module, most: float) -> float:
         """Scale the gradients so that their norm is `most` at most. Returns the norm that they had."""
-        if self.ranks.tensor == 1:
+        if self.ranks.sharing == 1:
             return float(nn.utils.clip_grad_norm_(model.parameters(), most))
         grads = {path: p.grad for path, p in model.named_parameters() if p.grad is not None}
         squares = torch.zeros(2, dtype=torch.float64)
         for path, grad in grads.items():
             squares[int(path in self.axes)] += grad.double().square().sum().cpu()
-        norm = (squares[0] + self.ranks.add_up(squares[1:], self.ranks.tensor_group)[0]).sqrt()
+        norm = (squares[0] + self.ranks.add_up(squares[1:], self.ranks.model_group)[0]).sqrt()
         factor = (most / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_
         for grad in grads.values():
             grad.mul_(factor.to(grad.dtype))
@@ -90,35 +94,61 @@ class Sharding:
 
 def split(model: Decoder | EncoderDecoder, ranks: Ranks) -> Sharding:
     """Leave a model this rank's part of its weights, in its place. A UseError for a model that cannot be split so."""
-    if ranks.tensor == 1:
+    if ranks.sharing == 1:
         return Sharding(ranks)
-    check(model, ranks.tensor)
-    parts = {path: m for path, m in model.named_modules() if getattr(m, "ranks", None) is ALONE}  # a part says that it can be split
+    check(model, ranks)
+    modules = {path: m for path, m in model.named_modules() if getattr(m, "ranks", None) is ALONE}  # a part says that it can be split
+    parts = {path: shared_of(m, ranks) for path, m in modules.items()}
     axes, sizes, partial = dict[str, int](), dict[str, int](), list[str]()
     for path, p in model.named_parameters():
-        inside = path.partition(".")[0] in ENDS or any(path.startswith(f"{part}.") for part in parts)
-        dims = axes_of(model, path, p.ndim) if inside else None
+        shared = HEADS if path.partition(".")[0] in ENDS and ranks.tensor > 1 else around(path, parts)
+        dims = axes_of(model, path, p.ndim) if shared else None
         if dims is None:
             continue
-        if (axis := axis_of(dims)) is not None:
+        if (axis := axis_of(dims) if shared == HEADS else expert_axis(path, dims, modules)) is not None:
             axes[path], sizes[path] = axis, p.shape[axis]
-        elif letters(dims) <= IN_A_HEAD or path.endswith(".down_bias"):
+        elif shared == HEADS and (letters(dims) <= IN_A_HEAD or path.endswith(".down_bias")):
             partial.append(path)
-    sharding = Sharding(ranks, axes, sizes, tuple(partial), frozenset(parts))
+    sharding = Sharding(ranks, axes, sizes, tuple(partial), parts)
     for path, p in model.named_parameters():
         p.data = sharding.part(path, p.data).clone()
-    for part in parts.values():
-        vars(part)["ranks"] = ranks
-        for name in ("o", "down"):
-            if isinstance(linear := getattr(part, name, None), Linear):
-                become(linear, SummedLinear, ranks)
-        if (alibi := getattr(part, "alibi", None)) is not None:
-            begin, end = ranks.bounds(len(alibi.slopes))
-            vars(part)["alibi"] = replace(alibi, slopes=alibi.slopes[begin:end])
-    become(model.embed, VocabularyEmbedding, ranks, model.config.vocab)
-    if model.head is not None:
-        become(model.head, VocabularyLinear, ranks, model.config.vocab)
+    for path, part in modules.items():
+        if parts[path]:
+            place(part, ExpertRanks(**vars(ranks)) if parts[path] == EXPERTS else ranks)
+    if ranks.tensor > 1:
+        become(model.embed, VocabularyEmbedding, ranks, model.config.vocab)
+        if model.head is not None:
+            become(model.head, VocabularyLinear, ranks, model.config.vocab)
     return sharding
+
+
+def shared_of(part: nn.Module, ranks: Ranks) -> str:
+    """Return what these ranks share of a part that can be split: HEADS, EXPERTS, or "" for nothing."""
+    if isinstance(part, Moe) and ranks.expert > 1:
+        return EXPERTS
+    return HEADS if ranks.tensor > 1 else ""
+
+
+def around(path: str, parts: Mapping[str, str]) -> str:
+    """Return what is shared of the innermost part that has this path; "" outside of any."""
+    inside = max((part for part in parts if path.startswith(f"{part}.")), key=len, default=None)
+    return "" if inside is None else parts[inside]
+
+
+def expert_axis(path: str, dims: str, modules: Mapping[str, nn.Module]) -> int | None:
+    """Return the axis of a mixture's own weight that counts experts; None for its router, of which every rank has all."""
+    return 0 if path.rpartition(".")[0] in modules and parse(dims)[0] == (("E",),) else None
+
+
+def place(part: nn.Module, ranks: Ranks) -> None:
+    """Put a part on ranks, in its place: what leaves it is summed over them."""
+    vars(part)["ranks"] = ranks
+    for name in ("o", "down"):
+        if isinstance(linear := getattr(part, name, None), Linear):
+            become(linear, SummedLinear, ranks)
+    if (alibi := getattr(part, "alibi", None)) is not None:
+        begin, end = ranks.bounds(len(alibi.slopes))
+        vars(part)["alibi"] = replace(alibi, slopes=alibi.slopes[begin:end])
 
 
 def become(module: nn.Module, kind: type[nn.Module], ranks: Ranks, rows: int = 0) -> None:
@@ -133,18 +163,21 @@ def axis_of(dims: str) -> int | None:
     return next((i for i, axis in enumerate(parse(dims)) if any(x in SPLIT for factor in axis for x in factor)), None)
 
 
-def check(model: Decoder | EncoderDecoder, tensor: int) -> None:
-    """Raise a UseError for the first part of a model that cannot be split over this number of ranks."""
+def check(model: Decoder | EncoderDecoder, ranks: Ranks) -> None:
+    """Raise a UseError for the first part of a model that cannot be split over these ranks."""
+    over = f"tensor={ranks.tensor}" if ranks.tensor > 1 else f"expert={ranks.expert}"
     if any(isinstance(m, AdaptedLinear) for m in model.modules()) or any(isinstance(p, Blocks) for p in model.parameters()):
-        raise UseError("ranks.part", part="adapter, quant", tensor=tensor)
+        raise UseError("ranks.part", part="adapter, quant", over=over)
+    if ranks.expert > 1 and not any(isinstance(m, Moe) for m in model.modules()):
+        raise UseError("ranks.experts", over=f"expert={ranks.expert}")
     for spec in specs(model.config):
-        for size, what in counts(spec):
-            if size % tensor:
-                raise UseError("ranks.split", size=size, what=what, tensor=tensor)
-        if obstacle := next((name for name in ("qk_joint", "index") if getattr(spec, name, None)), None):
-            raise UseError("ranks.part", part=obstacle, tensor=tensor)
+        for size, what, over in counts(spec, ranks):
+            if size % ranks.sharing:
+                raise UseError("ranks.split", size=size, what=what, over=over)
+        if ranks.tensor > 1 and (obstacle := next((name for name in ("qk_joint", "index") if getattr(spec, name, None)), None)):
+            raise UseError("ranks.part", part=obstacle, over=over)
     if any(layer.ranks for layer in (*(model.config.encoder or ()), *model.config.layers)):
-        raise UseError("ranks.part", part="low_rank", tensor=tensor)
+        raise UseError("ranks.part", part="low_rank", over=over)
 
 
 def specs(cfg: Config) -> Iterator[AnyAttention | AnyFfn]:
@@ -153,31 +186,37 @@ def specs(cfg: Config) -> Iterator[AnyAttention | AnyFfn]:
         yield from (spec for spec in (layer.attn, layer.cross, layer.ffn) if spec is not None)
 
 
-def counts(spec: AnyAttention | AnyFfn) -> Iterator[tuple[int, str]]:
-    """Yield what ranks share of a part, with its name. Nothing of what stands in attention's place, which every rank has."""
-    for name in ("heads", "kv_heads", "shared") + (("width",) if not hasattr(spec, "heads") else ()):
-        if size := getattr(spec, name, None):
-            yield int(size), {"width": "neurons", "shared": "shared neurons"}.get(name, name)
+def counts(spec: AnyAttention | AnyFfn, ranks: Ranks) -> Iterator[tuple[int, str, str]]:
+    """Yield what ranks share of a part, with its name and the ranks. Nothing of what stands in attention's place, which every rank has."""
+    whole = ranks.expert > 1 and getattr(spec, "experts", 0) > 0
+    if whole:
+        yield spec.experts, "experts", f"expert={ranks.expert}"  # type: ignore[union-attr]
+    for name in ("heads", "kv_heads", "shared") + (("width",) if not (hasattr(spec, "heads") or whole) else ()):
+        if ranks.tensor > 1 and (size := getattr(spec, name, None)):
+            yield int(size), {"width": "neurons", "shared": "shared neurons"}.get(name, name), f"tensor={ranks.tensor}"
 
 
 def gathered_records(seen: list[Seen], sharding: Sharding) -> list[Seen]:
     """Return the records of one rank's forward as one rank alone would have made them: with all heads and neurons, and their FLOPs.
 
-    Every rank calls it with the same records. Rows of experts that each rank has a part of are summed.
+    Every rank calls it with the same records. Rows of experts that each rank has a part of are summed; those of complete experts follow
+    one another by rank, since they are sorted by expert.
     """
     if not sharding.axes:
         return seen
     ranks, split_up, out = sharding.ranks, list[bool](), list[Seen]()
     for s in seen:
-        inside = any(s.path.startswith(f"{part}.") for part in sharding.parts)
-        axis, value = axis_of(s.dims) if inside else None, s.value
+        shared, value, rows = around(s.path, sharding.parts), s.value, s.rows
+        axis, routed = axis_of(s.dims) if shared == HEADS else None, shared == EXPERTS and s.dims.startswith("N ")
         if axis is not None:
-            value = ranks.gather(value, axis, value.shape[axis] * ranks.tensor)
-        elif inside and s.dims == "N D" and s.path.endswith(".down"):
-            value = ranks.add_up(value.clone(), ranks.tensor_group)
-        split_up.append(axis is not None or any(path in sharding.axes for path in s.weights))
-        out.append(replace(s, value=value, shape=tuple(value.shape)))
+            value = ranks.gather(value, axis, value.shape[axis] * ranks.sharing)
+        elif shared == HEADS and s.dims == "N D" and s.path.endswith(".down"):
+            value = ranks.add_up(value.clone(), ranks.model_group)
+        elif routed:
+            value, rows = ranks.gather_rows(value), None if rows is None else ranks.gather_rows(rows)
+        split_up.append(axis is not None or routed or any(path in sharding.axes for path in s.weights))
+        out.append(replace(s, value=value, shape=tuple(value.shape), rows=rows))
     own = [s.flops or 0 for s, part in zip(seen, split_up, strict=True) if part]
-    summed = iter(ranks.add_up(torch.tensor(own), ranks.tensor_group).tolist())
+    summed = iter(ranks.add_up(torch.tensor(own), ranks.model_group).tolist())
     flops = [next(summed) if part else s.flops for s, part in zip(seen, split_up, strict=True)]
     return [replace(s, flops=None if s.flops is None else n) for s, n in zip(out, flops, strict=True)]

@@ -46,6 +46,10 @@ ROUNDING = ".attn.k.bias"  # gpt2's: its gradient is rounding alone, which AdamW
 CALM = {"qwen3_next": 0.1}  # with weights of 0.3 a rounding grows a hundredfold in a step of its delta rule
 FAMILIES = ("gpt2", "llama", "deepseek_v3", "qwen3_moe", "qwen3_next")
 OF_TENSORS = ("apertus",)  # whose feed-forward part has weights that every neuron uses
+OF_EXPERTS = ("deepseek_v3", "qwen3_moe", "gpt_oss")
+"""With a correction and a shared expert; with neither; with biases."""
+GRIDS = {2: ((2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 2, 2)), 4: ((2, 2, 1), (2, 1, 2), (4, 1, 1))}
+"""By the number of processes: data, tensor and expert ranks."""
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 PATIENCE = timedelta(seconds=60)
 Measured = dict[str, Any]
@@ -130,7 +134,7 @@ def states(root: Path) -> Measured:
     for family in ("deepseek_v3", "llama"):
         grids, before = ((2, 2), (4, 1)), None
         for data, tensor in grids:
-            ranks = join(data, tensor, PATIENCE)
+            ranks = join(data, tensor, patience=PATIENCE)
             model = tiny(config(family), seed=0 if before is None else 7)
             run = run_of(model, root / f"{family}-{data}x{tensor}", split(model, ranks))
             if before is None:
@@ -159,7 +163,7 @@ def resumed(root: Path) -> Measured:
     """Take six steps in float32, and the last three of them once more from a state; count the tensors that differ by a bit."""
     out: Measured = {}
     for data, tensor in ((2, 1), (1, 2)):
-        ranks, ends = join(data, tensor, PATIENCE), list[dict[str, Tensor]]()
+        ranks, ends = join(data, tensor, patience=PATIENCE), list[dict[str, Tensor]]()
         for again in (False, True):
             model = tiny(config("deepseek_v3"), torch.float32, seed=3 if again else 0)
             run = run_of(model, root / f"resumed-{data}x{tensor}", split(model, ranks))
@@ -219,7 +223,7 @@ def other_ranks(kind: type[Ranks]) -> Change:
 
 def mutants(root: Path) -> Measured:
     """Measure what each mutant gets wrong, in three steps."""
-    data, tensor = join(2, 1, PATIENCE), join(1, 2, PATIENCE)
+    data, tensor = join(2, 1, patience=PATIENCE), join(1, 2, patience=PATIENCE)
     made: dict[str, tuple[str, Ranks, Change | None]] = {
         "none": ("deepseek_v3", tensor, None),
         "latent attention shares nothing": ("deepseek_v3", tensor, unshared(".attn")),
@@ -240,14 +244,22 @@ class Unnormed(Ranks):
         return x if x.shape == (1,) and x.dtype == torch.float64 else super().add_up(x, group)
 
 
+def families_of(data: int, tensor: int, expert: int) -> tuple[str, ...]:
+    """Return the families that a grid trains; of the larger ones one, but for a full run."""
+    if expert > 1:
+        return OF_EXPERTS if FULL or (data, tensor) == (1, 1) else ("deepseek_v3",)
+    if data == 4 and not FULL:
+        return ("deepseek_v3",)
+    return (*FAMILIES, *OF_TENSORS) if (data, tensor) == (1, 2) else FAMILIES
+
+
 def grids(root: Path) -> Measured:
     """Compare one rank with every grid of the started processes, for a family of each kind of part."""
     out: Measured = {}
-    for data, tensor in ((2, 1), (1, 2)) if started() == 2 else ((2, 2), (4, 1)):
-        ranks = join(data, tensor, PATIENCE)
-        families = FAMILIES if (data, tensor) != (4, 1) or FULL else ("deepseek_v3",)
-        for family in (*families, *OF_TENSORS) if (data, tensor) == (1, 2) else families:
-            out[f"{family} {ranks}"] = trained(family, ranks, root / f"{family}-{data}x{tensor}")
+    for sizes in GRIDS[started()]:
+        ranks = join(*sizes, patience=PATIENCE)
+        for family in families_of(*sizes):
+            out[f"{family} {ranks}"] = trained(family, ranks, root / f"{family}-{'x'.join(map(str, sizes))}")
     return out | (states(root) if started() == 4 else mutants(root) | resumed(root))
 
 
@@ -338,7 +350,7 @@ def by_ring(sent: list[tuple[str, int]], ranks: int) -> dict[str, float]:
 def traced(root: Path) -> Measured:
     """Compare traces, texts and scores of two tensor ranks with those of one."""
     out: Measured = {}
-    ranks = join(1, started(), PATIENCE)
+    ranks = join(1, started(), patience=PATIENCE)
     for name in ("pellucid/capitals", "pellucid/capitals-deepseek"):
         alone, shared = load(name, dtype="float64"), load(name, dtype="float64")
         shared.split(ranks)

@@ -106,7 +106,7 @@ def require_memory(path: Path, root: Path, free: Callable[[], int | None] = free
     available = free()
     try:
         recipe = read_recipe(path, root)
-        if available is None or not isinstance(recipe.data, Texts) or recipe.ranks.data * recipe.ranks.tensor > 1:
+        if available is None or not isinstance(recipe.data, Texts) or recipe.ranks.processes > 1:
             return
         own = bill_of_texts(recipe, recipe.data)
     except PellucidError:

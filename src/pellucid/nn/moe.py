@@ -26,7 +26,7 @@ class Moe(nn.Module):
     axes = {"router": "E D", "correction": "E", "shared_gate": "1 D", "gate": "E F D", "up": "E F D", "down": "E D F",
             "gate_bias": "E F", "up_bias": "E F", "down_bias": "E D"}  # fmt: skip
 
-    ranks = ALONE  # that share the neurons of every expert
+    ranks = ALONE  # that share the neurons of every expert, or the experts
     correction: Tensor | None
     gate: Tensor | None
     gate_bias: Tensor | None
@@ -92,7 +92,7 @@ class Moe(nn.Module):
 
         order [N]: the rows' numbers among the B·T·A choices, sorted by expert.  token [N]: the token of each row.
         """
-        order, token, ends = ops.sort(chosen, self.spec.experts, x)
+        order, token, ends = self.ranks.own_rows(*ops.sort(chosen, self.spec.experts, x))
         rows = tap(ops.gather(self.ranks.shared(x), token), "routed: N D", token)
         return self.ranks.summed(ops.combine(self.run_experts(rows, token, ends), self.ranks.shared(share), order, x))
 
@@ -110,7 +110,7 @@ class InputWeightedMoe(Moe):
     """Experts that read their rows times the shares, so that their outputs are added as they are (Llama 4)."""
 
     def route(self, x: Tensor, share: Tensor, chosen: Tensor) -> Tensor:
-        order, token, ends = ops.sort(chosen, self.spec.experts, x)
+        order, token, ends = self.ranks.own_rows(*ops.sort(chosen, self.spec.experts, x))
         rows = tap(ops.gather(self.ranks.shared(x), token), "routed: N D", token)
         rows = tap(ops.weighted(rows, self.ranks.shared(share), order), "weighted: N D", token)
         return self.ranks.summed(ops.combine(self.run_experts(rows, token, ends), share, order, x, weighted=True))

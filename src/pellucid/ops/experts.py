@@ -205,9 +205,12 @@ def weighted(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
 
 
 def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, weighted: bool = False) -> Tensor:
-    """Sum the sorted rows y [N D] of each token, times their shares [B T A] unless `pre_weighted`. Returns [B T D], as `like`."""
+    """Sum the sorted rows y [N D] of each token, times their shares [B T A] unless `weighted`. Returns [B T D], as `like`.
+
+    Of ranks that have other experts each has fewer rows than choices.
+    """
     chosen = share.shape[-1]
-    if native.fits_shares(y, share, order):
+    if len(order) == share.numel() and native.fits_shares(y, share, order):
         out = native.combine(y, None if weighted else share, order, like)
     else:
         rows = y if weighted else y * share.flatten()[order, None].to(y.dtype)

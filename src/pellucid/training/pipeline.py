@@ -18,7 +18,7 @@ from pellucid.checkpoint.adapter import Adapter, save_adapter
 from pellucid.checkpoint.disk import read_whole, reason, replacing
 from pellucid.checkpoint.fill import unfill
 from pellucid.checkpoint.folder import save_folder
-from pellucid.distributed import join
+from pellucid.distributed import grid, join
 from pellucid.errors import CheckpointError, StoppedError, TrainError
 from pellucid.families.family import Family
 from pellucid.messages import say
@@ -74,7 +74,7 @@ def run_recipe(
     KeyboardInterrupt.
     """
     recipe, resume = read_recipe(path, root), resume or restart or inexact
-    ranks, folder = join(recipe.ranks.data, recipe.ranks.tensor), out or Path("runs") / recipe.name
+    ranks, folder = join(recipe.ranks.data, recipe.ranks.tensor, recipe.ranks.expert), out or Path("runs") / recipe.name
     check_ranks(recipe)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -134,20 +134,20 @@ def make_folder(folder: Path, resume: bool) -> None:
 def check_ranks(recipe: Recipe) -> None:
     """Raise TrainError for what a recipe asks of several ranks and they cannot do."""
     r, s = recipe.ranks, recipe.train
-    several = r.data * r.tensor > 1
+    several, sharing = r.processes > 1, max(r.tensor, r.expert) > 1
     refused = {
         "objective": (several and recipe.objective == "reward", recipe.objective),
         "watch": (several and recipe.watch is not None, "…"),
         "train.dtype": (several and s.dtype != "float32", s.dtype),
         "train.auxiliary": (r.data > 1 and s.auxiliary > 0, s.auxiliary),  # of each forward's loads, which are those of other documents
         "train.optimizer": (r.tensor > 1 and s.optimizer != "adamw", s.optimizer),  # Muon needs complete matrices
-        "adapter": (r.tensor > 1 and recipe.adapter is not None, "…"),
+        "adapter": (sharing and recipe.adapter is not None, "…"),
         "adapter.dropout": (r.data > 1 and recipe.adapter is not None and recipe.adapter.dropout > 0, "…"),  # drawn by micro-batch
         "eval.quiz": (several and recipe.evaluate is not None and recipe.evaluate.quiz > 0, "…"),
     }
     for field, (wrong, value) in refused.items():
         if wrong:
-            raise TrainError("recipe.ranks", path=recipe.path, field=field, found=value, data=r.data, tensor=r.tensor)
+            raise TrainError("recipe.ranks", path=recipe.path, field=field, found=value, grid=grid(r.data, r.tensor, r.expert))
 
 
 def joined(start: Start, sharding: Sharding) -> Start:

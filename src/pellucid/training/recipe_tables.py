@@ -63,10 +63,19 @@ class RewardSettings:
 
 @dataclass(frozen=True)
 class RanksSettings:
-    """The [ranks] table of a recipe. data: processes that share a step's documents.  tensor: those that share heads and neurons."""
+    """The [ranks] table of a recipe. data: processes that share a step's documents.  tensor: those that share heads and neurons.
+
+    expert: those that share complete experts. tensor is then as many, of the same processes, or 1.
+    """
 
     data: int = 1
     tensor: int = 1
+    expert: int = 1
+
+    @property
+    def processes(self) -> int:
+        """Return the number of processes."""
+        return self.data * max(self.tensor, self.expert)
 
 
 @dataclass(frozen=True)
@@ -160,6 +169,8 @@ def ranks_settings(path: Path, given: dict[str, Any]) -> RanksSettings:
     """Return the [ranks] table, checked. That as many processes run is checked when the run begins."""
     known(path, "ranks.", given, {f.name for f in fields(RanksSettings)})
     require(path, "ranks", given, {name: (type(n) is int and 0 < n < 1 << 16, "int > 0") for name, n in given.items()})
+    tensor, expert = given.get("tensor", 1), given.get("expert", 1)
+    require(path, "ranks", given, {"tensor": (expert == 1 or tensor in (1, expert), f"1, ranks.expert = {expert}")})
     return RanksSettings(**given)
 
 
