@@ -232,7 +232,7 @@ def test_scores_of_a_token_are_what_attention_multiplies() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("split", [Split(2), Split(1, 2), Split(4, 2, 4), Split(2, 1, 4), Split(1, 1, 2)])
+@pytest.mark.parametrize("split", [Split(2), Split(1, 2), Split(4, 2, 4), Split(2, 1, 4), Split(1, 1, 2), Split(2, 1, 1, 2)])
 @pytest.mark.quick(2)
 def test_ranks_hold_the_model(family: str, split: Split) -> None:
     """What is split adds up to the model; what is not is counted once a rank. Beside a walk over every weight of the whole model."""
@@ -292,8 +292,8 @@ def by_hand(cfg: Config, path: str, p: torch.Tensor, split: Split) -> int:
         return n // split.tp if split_up else n
     if words[2] == "ffn" and name != "router":
         stacked = isinstance(layer.ffn, Moe) and name not in ("shared", "shared_gate")
-        if stacked and split.ep > 1:
-            return n // split.ep
+        if stacked and split.holders > 1:
+            return n // split.holders
         return n if name in ("shared_gate", "down_bias") or (name == "down" and bias) else n // split.tp
     return n
 
@@ -306,6 +306,13 @@ def test_what_ranks_send() -> None:
     sparse = bill_of(DECODERS["deepseek_v3"])  # two layers of experts, 2 chosen in each; a rank has one of the two requests
     assert sends(sparse, Split(1, 1, 2))[0]["prefill"]["all_to_all"] == 2 * (2 + 2) * (x // 2) // 2
     assert sends(bill, Split()) == [{"prefill": {}, "decode": {}}]
+    for split, sums in ((Split(1, 1, 1, 2), 1 + 1), (Split(2, 1, 1, 2), 1 + 3 + 3)):  # outputs of experts alone; all parts and the table
+        assert (
+            sends(sparse, split)[0]["prefill"]["all_reduce"] == 2 * sums * x // 2 and "all_to_all" not in sends(sparse, split)[0]["prefill"]
+        )
+    for split in (Split(1, 1, 2, 2), Split(2, 1, 1, 4)):
+        with pytest.raises(UseError, match="--ranks: experts is"):
+            spread(sparse, split)
 
 
 def test_logits_are_gathered_where_the_vocabulary_is_split() -> None:
@@ -333,6 +340,7 @@ def sends(bill: Bill, split: Split) -> list[dict[str, dict[str, int]]]:
 def test_stages_are_even() -> None:
     assert list(cuts(61, 4)) == [(0, 16), (16, 31), (31, 46), (46, 61)]
     assert split_of("tp=8,pp=2,ep=16") == Split(8, 2, 16) and Split(8, 2, 16).ranks == 32
+    assert split_of("tp=2,experts=2") == Split(2, experts=2) and Split(2, experts=2).ranks == 2
 
 
 @pytest.mark.parametrize("text", ["", "tp", "tp=0", "tp=2,tp=2", "dp=2", "tp=2;pp=2", "tp=2,"])

@@ -16,6 +16,7 @@ import pytest
 from covering import FULL
 
 SUPPORT = Path(__file__).parents[1] / "support"
+OF_EXPERTS = ("deepseek_v3", "qwen3_moe", "gpt_oss")
 FAMILIES = ("gpt2", "llama", "deepseek_v3", "qwen3_moe", "qwen3_next")
 BOUND = 1e-10
 Measured = dict[str, Any]
@@ -60,6 +61,17 @@ def test_ranks_train_as_one_does(measured: Callable[[str, int], Measured], famil
     assert max(got.values()) < BOUND, got
 
 
+@pytest.mark.parametrize(("data", "tensor"), [(1, 1), (1, 2), (2, 1)])
+@pytest.mark.parametrize("family", OF_EXPERTS)
+def test_ranks_of_experts_train_as_one_does(measured: Callable[[str, int], Measured], family: str, data: int, tensor: int) -> None:
+    """Each of two ranks has half of every layer's experts, complete, with attention whole or split too; and two data ranks of such."""
+    if (data, tensor) != (1, 1) and family != "deepseek_v3" and not FULL:
+        pytest.skip("PELLUCID_FULL=1")
+    got = measured("grids", 2 * data)[f"{family} data={data} tensor={tensor} expert=2"]
+    assert got.pop("tokens") == 0
+    assert max(got.values()) < BOUND, got
+
+
 def test_weights_of_every_neuron_train_as_on_one_rank(measured: Callable[[str, int], Measured]) -> None:
     """Apertus' activation has two learned numbers, of which each rank's neurons give a part of the gradient."""
     got = measured("grids", 2)["apertus data=1 tensor=2"]
@@ -70,6 +82,8 @@ def test_weights_of_every_neuron_train_as_on_one_rank(measured: Callable[[str, i
 MUTANTS = (
     "latent attention shares nothing", "experts share nothing", "the vocabulary shares nothing", "a norm of each head is trained alone",
     "gradients are averaged", "a rank divides by its own targets", "a split weight's norm is one rank's",
+    "complete experts share nothing", "an expert's bias is added in part", "experts run other experts' rows",
+    "the norm of experts is one rank's",
 )  # fmt: skip
 
 
@@ -82,29 +96,47 @@ def test_a_wrong_exchange_is_seen(measured: Callable[[str, int], Measured], muta
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "llama"])
 def test_a_state_is_the_same_bytes_on_any_ranks(measured: Callable[[str, int], Measured], family: str) -> None:
-    """Saved on 2 x 2 ranks, loaded and saved on 4, loaded and saved on one: one file; and the grid's change is told."""
+    """Saved on 2 x 2 ranks, loaded and saved on 4, loaded and saved on one: one file; and the grid's change is told.
+
+    DeepSeek-V3's also on 2 data x 2 expert ranks.
+    """
     got = measured("grids", 4)
     assert got[f"{family} weights.safetensors"] == got[f"{family} moments.safetensors"] == 1
     assert got[f"{family} says"] == "ranks (data=4 tensor=1 → data=1 tensor=1)" and got[f"{family} goes on"] == 4
 
 
-@pytest.mark.parametrize("grid", ["data=2 tensor=1", "data=1 tensor=2"])
+@pytest.mark.parametrize("grid", ["data=2 tensor=1", "data=1 tensor=2", "data=1 tensor=1 expert=2"])
 def test_a_run_goes_on_bit_for_bit(measured: Callable[[str, int], Measured], grid: str) -> None:
     """In float32, from a state of the same number of ranks: weights, corrections and moments."""
     assert measured("grids", 2)["resumed"][grid] == []
 
 
-@pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-deepseek"])
+SHARED = [
+    "pellucid/capitals data=1 tensor=2",
+    *(f"pellucid/capitals-deepseek data=1 {grid}" for grid in ("tensor=2", "tensor=1 expert=2", "tensor=2 expert=2")),
+]
+
+
+@pytest.mark.parametrize("name", SHARED)
 def test_a_trace_of_two_ranks_is_that_of_one(measured: Callable[[str, int], Measured], name: str) -> None:
-    """Every record with its shape, its value, its op, operands, weights and FLOPs, of a prompt and a token."""
+    """Every record with its shape, its rows, its value, its op, operands, weights and FLOPs, of a prompt and a token."""
     got = measured("traced", 2)
-    assert got[f"{name} values"] < BOUND and not got[f"{name} shapes"] and not got[f"{name} made"]
+    assert got[f"{name} values"] < BOUND and not got[f"{name} shapes"] and not got[f"{name} made"] and not got[f"{name} rows"]
 
 
-@pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-deepseek"])
+@pytest.mark.parametrize("name", SHARED)
 def test_texts_of_two_ranks_are_those_of_one(measured: Callable[[str, int], Measured], name: str) -> None:
     """Greedy and sampled, several at once, with preemption, and again from the prefix cache."""
     assert measured("traced", 2)[f"{name} texts"]
+
+
+def test_rows_in_another_order_are_seen(measured: Callable[[str, int], Measured]) -> None:
+    assert measured("traced", 2)["backwards"] > 1e-3
+
+
+def test_texts_of_expert_ranks_beside_plans(measured: Callable[[str, int], Measured]) -> None:
+    """In float32, where one process replays its decode steps."""
+    assert measured("traced", 2)["float32 texts"]
 
 
 REFUSED = {
@@ -119,8 +151,15 @@ def test_other_parts_are_split_as_well(measured: Callable[[str, int], Measured])
     assert len(got) == 16 and max(x for x in got.values() if isinstance(x, float)) < BOUND, got
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "deepseek_v3", "qwen2_moe", "qwen3_next"])
-def test_count_knows_the_bytes_of_a_rank(measured: Callable[[str, int], Measured], family: str) -> None:
+HELD = {
+    "data=1 tensor=2": ("gpt2", "llama", "deepseek_v3", "qwen2_moe", "qwen3_next"),
+    "data=1 tensor=1 expert=2": OF_EXPERTS,
+    "data=1 tensor=2 expert=2": ("deepseek_v3", "qwen2_moe"),
+}
+
+
+@pytest.mark.parametrize(("grid", "family"), [(grid, family) for grid, families in HELD.items() for family in families])
+def test_count_knows_the_bytes_of_a_rank(measured: Callable[[str, int], Measured], grid: str, family: str) -> None:
     """Weights, parameters and cache to the byte; and what a rank gives to the sums and the logits of a prompt and of a token."""
-    for what, pair in measured("traced", 2)["bytes"][family].items():
+    for what, pair in measured("traced", 2)["bytes"][grid][family].items():
         assert not pair or pair[0] == pair[1], (what, pair)

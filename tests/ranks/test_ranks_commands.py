@@ -56,6 +56,8 @@ REFUSED = [
     (["run", "pellucid/capitals", "a", "--device", "cuda"], "--device is for one process"),
     (["trace", "run", "--step", "3", "--save", "x"], "--step is for one process"),
     (["score", "pellucid/capitals", "-"], "FILE: - is for one process"),
+    (["run", "pellucid/capitals", "a", "--ranks", "pp=4"], "--ranks is pp=4; processes share tp=N, experts=N, or both with one N"),
+    (["trace", "pellucid/capitals", "a", "--save", "x", "--ranks", "experts=2"], "[ranks] data=1 tensor=1 expert=2 needs 2 processes"),
 ]
 
 
@@ -99,6 +101,8 @@ def test_what_ranks_do_not_train(recipe: Path, changed: dict[str, str], ranks: R
 def test_ranks_are_whole_numbers(recipe: Path, value: str) -> None:
     with pytest.raises(TrainError, match=r"ranks.data is .*allowed: int > 0"):
         read_recipe(with_table(recipe, f"[ranks]\ndata = {value}"))
+    with pytest.raises(TrainError, match=r"ranks.tensor is 2; allowed: 1, ranks.expert = 4"):
+        read_recipe(with_table(recipe, "[ranks]\ntensor = 2\nexpert = 4"))
     with pytest.raises(TrainError, match=r"ranks\.pipeline is not known"):
         read_recipe(with_table(recipe, "[ranks]\npipeline = 2"))
 
@@ -107,16 +111,22 @@ def test_what_cannot_be_split() -> None:
     """Nothing of the model has changed when it is refused."""
     layer = QWEN3.layers[0]
     joint = replace(QWEN3, layers=(replace(layer, attn=replace(layer.attn, qk_joint=True)),))
-    cases: list[tuple[Any, int, str]] = [
+    cases: list[tuple[Any, Any, str]] = [
         (DECODERS["gpt2"], 3, "4 heads cannot be split over tensor=3"),
         (DECODERS["llama"], 4, "2 kv_heads cannot be split over tensor=4"),
         (joint, 2, "qk_joint cannot be split over tensor=2"),
     ]
-    for cfg, tensor, line in cases:
+    cases = [(cfg, Ranks(1, tensor), line) for cfg, tensor, line in cases]
+    cases += [
+        (DECODERS["llama"], Ranks(1, 1, 2), "expert=2 splits experts, and this model has none"),
+        (DECODERS["deepseek_v3"], Ranks(1, 1, 3), "4 experts cannot be split over expert=3"),
+        (DECODERS["llama"], Ranks(1, 2, 2), "expert=2 splits experts"),
+    ]
+    for cfg, ranks, line in cases:
         model = tiny(cfg)
         shapes = [p.shape for p in model.parameters()]
         with pytest.raises(UseError, match=line):
-            split(model, Ranks(1, tensor))
+            split(model, ranks)
         assert [p.shape for p in model.parameters()] == shapes
     assert any(isinstance(m, HeadsRmsNorm) for m in tiny(joint).modules())
 

@@ -7,7 +7,7 @@ import copy
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +26,7 @@ from pellucid.checkpoint.fill import targets
 from pellucid.config import Config
 from pellucid.counting import Setting, counted
 from pellucid.counting.ranks import Split, spread
-from pellucid.distributed import Ranks, join, number, started
+from pellucid.distributed import ExpertRanks, Ranks, join, number, started
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
@@ -129,14 +129,18 @@ def missed(one: Tensor | None, other: Tensor | None) -> float:
 
 
 def states(root: Path) -> Measured:
-    """Save a state on 2 x 2 ranks, load it on 4 data ranks, save it there, and load that alone: the same bytes each time."""
+    """Save a state on 2 x 2 ranks, load it on 4 data ranks, save it there, and load that alone: the same bytes each time.
+
+    Of experts also on 2 data x 2 expert ranks, between the two.
+    """
     out: Measured = {}
     for family in ("deepseek_v3", "llama"):
-        grids, before = ((2, 2), (4, 1)), None
-        for data, tensor in grids:
-            ranks = join(data, tensor, patience=PATIENCE)
+        grids, before = ((2, 2, 1), *[(2, 1, 2)] * (family == "deepseek_v3"), (4, 1, 1)), None
+        names = ["x".join(map(str, sizes)) for sizes in grids]
+        for name, sizes in zip(names, grids, strict=True):
+            ranks = join(*sizes, patience=PATIENCE)
             model = tiny(config(family), seed=0 if before is None else 7)
-            run = run_of(model, root / f"{family}-{data}x{tensor}", split(model, ranks))
+            run = run_of(model, root / f"{family}-{name}", split(model, ranks))
             if before is None:
                 taken(run, 3)
             else:
@@ -151,7 +155,7 @@ def states(root: Path) -> Measured:
             (run.folder / "log.jsonl").touch()
             out[f"{family} says"] = run.load(before, inexact=True)
             run.save()
-            folders = [root / f"{family}-{name}" / "saves" / "000000003" for name in ("2x2", "4x1", "alone")]
+            folders = [root / f"{family}-{name}" / "saves" / "000000003" for name in (*names, "alone")]
             for file in ("weights.safetensors", "moments.safetensors"):
                 out[f"{family} {file}"] = len({(folder / file).read_bytes() for folder in folders})
             out[f"{family} goes on"] = taken(run, 1)[0]["step"]
@@ -162,11 +166,11 @@ def states(root: Path) -> Measured:
 def resumed(root: Path) -> Measured:
     """Take six steps in float32, and the last three of them once more from a state; count the tensors that differ by a bit."""
     out: Measured = {}
-    for data, tensor in ((2, 1), (1, 2)):
-        ranks, ends = join(data, tensor, patience=PATIENCE), list[dict[str, Tensor]]()
+    for sizes in GRIDS[2][:3]:
+        ranks, ends = join(*sizes, patience=PATIENCE), list[dict[str, Tensor]]()
         for again in (False, True):
             model = tiny(config("deepseek_v3"), torch.float32, seed=3 if again else 0)
-            run = run_of(model, root / f"resumed-{data}x{tensor}", split(model, ranks))
+            run = run_of(model, root / f"resumed-{'x'.join(map(str, sizes))}", split(model, ranks))
             (run.folder / "log.jsonl").touch()
             if again:
                 run.load(run.folder / "saves" / "000000003")
@@ -204,6 +208,47 @@ class OwnCounts(Ranks):
         return list(numbers) if len(numbers) == 2 and numbers[0] == int(numbers[0]) else super().totals(numbers)
 
 
+class UnsharedExperts(ExpertRanks):
+    """Ranks that do not sum the gradients of what each of them used for its own experts."""
+
+    def shared(self, x: Tensor) -> Tensor:
+        return x
+
+
+class SharedBias(ExpertRanks):
+    """Ranks that take the bias of a complete expert for one that all of them add."""
+
+    def even(self, x: Tensor) -> Tensor:
+        return x / self.sharing
+
+
+class Backwards(Ranks):
+    """Ranks that gather the rows of complete experts in another order."""
+
+    def gather_rows(self, x: Tensor) -> Tensor:
+        return super().gather_rows(x).flip(0)
+
+
+class OtherRows(ExpertRanks):
+    """Ranks that run another rank's rows on their experts."""
+
+    def own_rows(self, order: Tensor, token: Tensor, ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        other = ExpertRanks(**vars(self) | {"model_rank": (self.model_rank + 1) % self.sharing})
+        return other.own_rows(order, token, ends)
+
+
+def of_experts(kind: type[ExpertRanks]) -> Change:
+    """Return the mutant whose mixtures are on ranks of this kind."""
+
+    def change(model: Any, sharding: Sharding) -> Sharding:
+        for module in model.modules():
+            if isinstance(vars(module).get("ranks"), ExpertRanks):
+                module.ranks = kind(**vars(module.ranks))
+        return sharding
+
+    return change
+
+
 def unshared(part: str) -> Change:
     """Return the mutant whose parts of this name do not share what they read."""
 
@@ -223,7 +268,7 @@ def other_ranks(kind: type[Ranks]) -> Change:
 
 def mutants(root: Path) -> Measured:
     """Measure what each mutant gets wrong, in three steps."""
-    data, tensor = join(2, 1, patience=PATIENCE), join(1, 2, patience=PATIENCE)
+    data, tensor, expert = (join(*sizes, patience=PATIENCE) for sizes in GRIDS[2][:3])
     made: dict[str, tuple[str, Ranks, Change | None]] = {
         "none": ("deepseek_v3", tensor, None),
         "latent attention shares nothing": ("deepseek_v3", tensor, unshared(".attn")),
@@ -233,6 +278,10 @@ def mutants(root: Path) -> Measured:
         "gradients are averaged": ("llama", data, other_ranks(Averaging)),
         "a rank divides by its own targets": ("llama", data, other_ranks(OwnCounts)),
         "a split weight's norm is one rank's": ("llama", tensor, other_ranks(Unnormed)),
+        "complete experts share nothing": ("qwen3_moe", expert, of_experts(UnsharedExperts)),
+        "an expert's bias is added in part": ("gpt_oss", expert, of_experts(SharedBias)),
+        "experts run other experts' rows": ("qwen3_moe", expert, of_experts(OtherRows)),
+        "the norm of experts is one rank's": ("qwen3_moe", expert, other_ranks(Unnormed)),
     }
     return {name: trained(family, ranks, root / name, 3, change) for name, (family, ranks, change) in made.items()}
 
@@ -283,33 +332,38 @@ def recorded() -> Iterator[list[tuple[str, int]]]:
         dist.all_reduce, dist.all_gather = reduce, gather
 
 
-def bytes_counted(ranks: Ranks) -> Measured:
+UNLIKE = ("qwen3_next", "gpt_oss")
+"""Families whose pages hold something else than the counted rows: a state beside, and the rows before a window of the one long page."""
+
+
+def bytes_counted(ranks: Ranks, families: Sequence[str]) -> Measured:
     """Compare with `count --ranks` the bytes of a rank's weights, of its cache for a text, and those sent for a prompt and a token."""
     out: Measured = {}
-    for family in ("gpt2", "llama", "deepseek_v3", "qwen2_moe", "qwen3_next"):
+    split_up = Split(tp=ranks.tensor, experts=ranks.expert)
+    for family in families:
         cfg, rows = replace(config(family), vocab=98), 62  # a vocabulary that is shared out evenly; with two tokens more a page
         model = tiny(cfg, torch.float32)
         split(model, ranks)
         dtypes = dict.fromkeys(("weights", "activations", "cache"), "float32")
         bill = counted(cfg, family, family, Setting(context=rows + 2, batch=1, **dtypes))
-        (stage,) = spread(bill, Split(tp=ranks.tensor)).stages
+        (stage,) = spread(bill, split_up).stages
         engine = Engine.of(model, rows + 2, SchedulerLimits(rows + 2), size=rows + 2, prefix_cache=False)
         engine.submit(Request(tuple(ids(1, rows)[0].tolist()), 2))
         sent = list[dict[str, float]]()
         while not engine.idle:
             with recorded() as step:
                 engine.step()
-            sent.append(by_ring(step, ranks.tensor))
+            sent.append(by_ring(step, ranks.sharing))
         weights = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
         pools = sum(pool.nbytes for stored in engine.storage.pages.pools.values() for pool in stored)  # type: ignore[attr-defined]
         of_a_prompt = counted(cfg, family, family, Setting(context=rows, batch=1, **dtypes))
-        (prompt,) = spread(of_a_prompt, Split(tp=ranks.tensor)).stages
+        (prompt,) = spread(of_a_prompt, split_up).stages
         out[family] = {
             "weights": (stage.weights, weights),
             "parameters": (stage.parameters, sum(p.numel() for p in model.parameters())),
-            "cache": (stage.cache, pools) if family != "qwen3_next" else (),  # whose pages keep a state beside
-            "prefill": ({k: int(n) for k, n in prompt.sent["prefill"].items()}, sent[0]),
-            "decode": ({k: int(n) for k, n in stage.sent["decode"].items()}, sent[1]),
+            "cache": (stage.cache, pools) if family not in UNLIKE else (),
+            "prefill": ({k: float(n) for k, n in prompt.sent["prefill"].items()}, sent[0]),
+            "decode": ({k: float(n) for k, n in stage.sent["decode"].items()}, sent[1]),
         }
     return out
 
@@ -344,26 +398,38 @@ def by_ring(sent: list[tuple[str, int]], ranks: int) -> dict[str, float]:
         "all_reduce": sum(n for kind, n in sent if kind == "all_reduce") * 2 * (ranks - 1) / ranks,
         "logits": float(sum(n for kind, n in sent if kind == "logits") * (ranks - 1)),
     }
+    out = {kind: n for kind, n in out.items() if n}
     return out | {"total": sum(out.values())}
 
 
 def traced(root: Path) -> Measured:
-    """Compare traces, texts and scores of two tensor ranks with those of one."""
+    """Compare traces, texts and scores of two ranks that share a model with those of one."""
     out: Measured = {}
-    ranks = join(1, started(), patience=PATIENCE)
-    for name in ("pellucid/capitals", "pellucid/capitals-deepseek"):
+    tensor, expert, both = (join(*sizes, patience=PATIENCE) for sizes in GRIDS[2][1:])
+    shared_by = [("pellucid/capitals", tensor), *(("pellucid/capitals-deepseek", ranks) for ranks in (tensor, expert, both))]
+    for name, ranks in shared_by:
         alone, shared = load(name, dtype="float64"), load(name, dtype="float64")
         shared.split(ranks)
         a, b = (trace(model, "The capital of France is", 2) for model in (alone, shared))
         assert [s.path for s in a] == [s.path for s in b] and a.new == b.new
-        pairs = list(zip(a, b, strict=True))
-        out[f"{name} shapes"] = [s.path for s, t in pairs if s.shape != t.shape or s.dims != t.dims]
-        out[f"{name} made"] = [s.path for s, t in pairs if (s.op, s.inputs, s.weights, s.flops) != (t.op, t.inputs, t.weights, t.flops)]
-        out[f"{name} values"] = max(far(s.value, t.value) for s, t in pairs)
-        out[f"{name} texts"] = texts(alone) == texts(shared)
+        pairs, label = list(zip(a, b, strict=True)), f"{name} {ranks}"
+        out[f"{label} shapes"] = [s.path for s, t in pairs if s.shape != t.shape or s.dims != t.dims]
+        out[f"{label} made"] = [s.path for s, t in pairs if (s.op, s.inputs, s.weights, s.flops) != (t.op, t.inputs, t.weights, t.flops)]
+        out[f"{label} rows"] = [s.path for s, t in pairs if s.rows is not None and (t.rows is None or not torch.equal(s.rows, t.rows))]
+        out[f"{label} values"] = max(far(s.value, t.value) for s, t in pairs)
+        out[f"{label} texts"] = texts(alone) == texts(shared)
         if number() == 0:
-            b.save(root / name.replace("/", "-"))
-    return out | {"bytes": bytes_counted(ranks), "forwards": forwards(ranks)}
+            b.save(root / label.replace("/", "-").replace(" ", "-"))
+    alone, shared = load(name, dtype="float32"), load(name, dtype="float32")
+    shared.split(expert)  # one rank replays its decode steps as plans
+    out["float32 texts"] = texts(alone) == texts(shared)
+    right = trace(shared, "The capital of France is")
+    shared.sharding = replace(shared.sharding, ranks=Backwards(**vars(expert)))
+    wrong = trace(shared, "The capital of France is")
+    out["backwards"] = max(far(s.value, t.value) for s, t in zip(right, wrong, strict=True))
+    families = {tensor: ("gpt2", "llama", "deepseek_v3", "qwen2_moe", "qwen3_next"), expert: OF_EXPERTS, both: ("deepseek_v3", "qwen2_moe")}
+    held = {str(ranks): bytes_counted(ranks, names) for ranks, names in families.items()}
+    return out | {"bytes": held, "forwards": forwards(tensor)}
 
 
 def texts(model: Model) -> list[Any]:

@@ -1,7 +1,7 @@
 """`pellucid explain`: the life of a prompt, from its ids to the next token."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,7 +47,7 @@ def add(app: typer.Typer) -> None:
             raise UseError("explain.numbers")
         if parts and cell is None:
             raise UseError("explain.parts")
-        how = {"dtype": dtype, "device": device, "quant": quant, "ignore_fields": ignore_field or (), "adapter": adapter}
+        how: dict[str, Any] = {"dtype": dtype, "device": device, "quant": quant, "ignore_fields": ignore_field or (), "adapter": adapter}
         model = options.loaded(screen, name, finite, **how)
 
         from pellucid.documents.cell import cell as cell_of

@@ -111,20 +111,38 @@ def steps() -> Any:
     return integer("--steps", say("option.steps"))
 
 
-def loaded(screen: Screen, name: str, finite: bool = False, **how: Any) -> "Model":
-    """Load the model of a name, with a progress bar: of several processes each keeps its part. finite: refuse NaN or infinity."""
+def ranks() -> Any:
+    return typer.Option("--ranks", metavar="tp=N,experts=N", help=say("option.ranks"))
+
+
+def loaded(screen: Screen, name: str, finite: bool = False, ranks: str | None = None, **how: Any) -> "Model":
+    """Load the model of a name, with a progress bar: of several processes each keeps its part. finite: refuse NaN or infinity.
+
+    ranks: what they share, as `split_of` reads it; heads and neurons where None.
+    """
     in_one_process(**{"--device": str(how.get("device", "cpu")) != "cpu"})
+    tensor, expert = (started(), 1) if ranks is None else shared_by(ranks)
 
     from pellucid.api.model import load
 
     model = load(name, progress=screen.bar(say("command.loading", name=name)), **how)
     if finite:
         model.check_finite()
-    if started() > 1:
+    if max(tensor, expert) > 1:
         from pellucid.distributed import join
 
-        model.split(join(1, started()))
+        model.split(join(1, tensor, expert))
     return model
+
+
+def shared_by(text: str) -> tuple[int, int]:
+    """Return the tensor and expert ranks of a text such as "tp=2,experts=2". A UseError for what processes do not share here."""
+    from pellucid.counting.ranks import split_of
+
+    split = split_of(text)
+    if split.pp > 1 or split.ep > 1 or (split.experts > 1 and split.tp not in (1, split.experts)):
+        raise UseError("option.ranks.shared", found=text)
+    return split.tp, split.experts
 
 
 def in_one_process(**given: object) -> None:

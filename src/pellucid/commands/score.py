@@ -31,12 +31,14 @@ def add(app: typer.Typer) -> None:
         device: Annotated[str, options.device()] = "cpu",
         quant: Annotated[str | None, options.quant()] = None,
         kv: Annotated[str | None, options.kv()] = None,
+        ranks: Annotated[str | None, options.ranks()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
         options.in_one_process(**{"FILE: -": "-" in (file, source)})
         text, source_text = text_of(file), None if source is None else text_of(source)
-        loaded = options.loaded(screen, model, dtype=dtype, device=options.numbers(device), quant=quant, ignore_fields=ignore_field or ())
+        how: dict[str, Any] = {"dtype": dtype, "device": options.numbers(device), "quant": quant, "ignore_fields": ignore_field or ()}
+        loaded = options.loaded(screen, model, ranks=ranks, **how)
 
         from pellucid.engine.score import bounds
         from pellucid.engine.score import score as scored

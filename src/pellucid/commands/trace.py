@@ -1,7 +1,7 @@
 """`pellucid trace`: record tensors of a run in a folder."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +30,7 @@ def add(app: typer.Typer) -> None:
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
+        ranks: Annotated[str | None, options.ranks()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
@@ -46,7 +47,8 @@ def add(app: typer.Typer) -> None:
         if steps < 1:
             raise UseError("explain.steps", found=steps)
         require_empty(save)
-        loaded = options.loaded(screen, model, dtype=dtype, device=options.numbers(device), ignore_fields=ignore_field or ())
+        how: dict[str, Any] = {"dtype": dtype, "device": options.numbers(device), "ignore_fields": ignore_field or ()}
+        loaded = options.loaded(screen, model, ranks=ranks, **how)
 
         from pellucid.api.trace import trace as run
 

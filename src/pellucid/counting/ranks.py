@@ -4,6 +4,8 @@
     pp   layers, in stages of equal length, the first ones longer by the remainder; the table and the head are at the ends.
          An encoder's layers come before its decoder's, whose stages all receive its output
     ep   complete experts E; their tokens are sent
+    experts    complete experts E on ranks that read the same tokens, so that outputs are summed and nothing is sent: `torchrun` has it
+         so here. tp is then as many, of the same ranks, or 1, and ep is 1
 
 A stage's attention is on max(tp, ep) ranks: if ep is larger, groups of tp ranks have copies of it, each for its part of the batch.
 """
@@ -29,15 +31,25 @@ LETTERS = {"H": "tp", "G": "tp", "F": "tp", "V": "tp", "E": "ep"}
 
 @dataclass(frozen=True)
 class Split:
-    """The number of ranks that share tensors, layers and experts."""
+    """The number of ranks that share tensors, layers and experts. experts: of those that share experts and read the same tokens."""
 
     tp: int = 1
     pp: int = 1
     ep: int = 1
+    experts: int = 1
 
     @property
     def ranks(self) -> int:
-        return self.pp * max(self.tp, self.ep)
+        return self.pp * max(self.tp, self.holders)
+
+    @property
+    def holders(self) -> int:
+        """Return the number of ranks that have other experts."""
+        return max(self.ep, self.experts)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the numbers by the names that `split_of` reads, `experts` only if it is not 1."""
+        return {name: n for name, n in vars(self).items() if name != "experts" or n > 1}
 
 
 @dataclass(frozen=True)
@@ -64,7 +76,7 @@ class Spread:
 
 def split_of(text: str) -> Split:
     """Return the split that a text such as "tp=8,pp=2,ep=8" describes. A UseError if it is none."""
-    pairs = re.findall(r"(?:^|,)(tp|pp|ep)=([1-9]\d{0,5})(?=,|$)", text)
+    pairs = re.findall(r"(?:^|,)(tp|pp|ep|experts)=([1-9]\d{0,5})(?=,|$)", text)
     names = [name for name, _ in pairs]
     if not pairs or ",".join(f"{name}={n}" for name, n in pairs) != text or len(set(names)) != len(names):
         raise UseError("count.ranks", found=text)
@@ -93,14 +105,17 @@ def check(bill: Bill, split: Split) -> None:
                 groups = attn.kv_heads or 1
                 if max(groups, split.tp) % min(groups, split.tp):
                     raise UseError("count.ranks.even", name="tp", found=split.tp, what="G", size=groups, layer=i)
-        if one.ffn.width % split.tp and not (one.ffn.experts and split.ep > 1):
+        if one.ffn.width % split.tp and not (one.ffn.experts and split.holders > 1):
             raise UseError("count.ranks.even", name="tp", found=split.tp, what="F", size=one.ffn.width, layer=i)
-        if split.ep > 1 and one.ffn.experts and one.ffn.experts % split.ep:
-            raise UseError("count.ranks.even", name="ep", found=split.ep, what="E", size=one.ffn.experts, layer=i)
+        if one.ffn.experts % split.holders:
+            name = "ep" if split.ep > 1 else "experts"
+            raise UseError("count.ranks.even", name=name, found=split.holders, what="E", size=one.ffn.experts, layer=i)
     if split.pp > len(layers):
         raise UseError("count.ranks.layers", found=split.pp, most=len(layers))
-    if max(split.tp, split.ep) % min(split.tp, split.ep):
+    if split.experts == 1 and max(split.tp, split.ep) % min(split.tp, split.ep):
         raise UseError("count.ranks.together", tp=split.tp, ep=split.ep)
+    if split.experts > 1 and (split.ep > 1 or split.tp not in (1, split.experts)):
+        raise UseError("count.ranks.experts", experts=split.experts, tp=split.tp, ep=split.ep)
 
 
 def cuts(layers: int, stages: int) -> Iterator[tuple[int, int]]:
@@ -134,7 +149,7 @@ class Rank:
         if c is not None:
             return served * prod(shard(self.bill, c, self.split)) / prod(c.weight.shape)
         if PLACE.fullmatch(path) and path.endswith(".ffn") and self.bill.layer(path).ffn.experts:
-            return 1 / max(self.split.tp, self.split.ep)
+            return 1 / max(self.split.tp, self.split.holders)
         return served if on_every_rank(self.bill, path) else served / self.split.tp
 
     def bytes(self, c: Counted) -> float:
@@ -305,10 +320,10 @@ def shard(bill: Bill, c: Counted, split: Split) -> tuple[int, ...]:
     if c.weight.dims is None or on_every_rank(bill, c.path):
         return c.weight.shape
     out = []
-    whole_experts = split.ep > 1 and c.part == "experts"  # an expert is on one rank
+    whole_experts = split.holders > 1 and c.part == "experts"  # an expert is on one rank
     for axis, n in zip(parse(c.weight.dims), c.weight.shape, strict=True):
         letters = {x for factor in axis for x in factor}
-        by = next((split.ep if LETTERS[x] == "ep" else split.tp for x in LETTERS if x in letters), 1)
+        by = next((split.holders if LETTERS[x] == "ep" else split.tp for x in LETTERS if x in letters), 1)
         if c.part == "router" or (whole_experts and "E" not in letters):
             by = 1  # every rank routes its own tokens
         if "G" in letters:
@@ -334,10 +349,10 @@ def sent(bill: Bill, split: Split, phase: str, bounds: tuple[int, int]) -> Itera
     rows = [source] * reads + [own] * len(cfg.layers)  # X of every layer
     sums, chosen = Counter[int](), Counter[int]()
     for i in range(start, end):
-        sums[rows[i]] += summed(layers[i], split) + (i in (0, reads))  # one after a table, whose rows are split as well
+        sums[rows[i]] += summed(layers[i], split) + (split.tp > 1 and i in (0, reads))  # one after a table, whose rows are split as well
         chosen[rows[i] // split.tp] += layers[i].ffn.chosen
     messages = {}
-    if (n := split.tp) > 1:
+    if (n := max(split.tp, split.experts)) > 1:
         messages["all_reduce"] = ring(2 * (n - 1), n, "sums·X", sums)
     if (n := split.ep) > 1:
         messages["all_to_all"] = ring(2 * (n - 1), n, "ΣA·X/tp", chosen)
@@ -365,7 +380,9 @@ def summed(one: Layer, split: Split) -> int:
     """Return the number of sums over ranks in a layer: after its own attention, cross-attention, and each split feed-forward part.
 
     Routed and shared experts are summed each for itself, as are two parts that read x at once: a trace has what either made. What stands in
-    attention's place is whole on every rank.
+    attention's place is whole on every rank. Where ranks share experts alone, only their outputs are summed.
     """
+    if split.tp == 1:
+        return int(split.experts > 1 and one.ffn.experts > 0)
     routed = one.ffn.width > 0 and (split.ep == 1 or not one.ffn.experts)
     return (one.attn.heads > 0) + routed + (one.ffn.experts > 0 and one.ffn.shared > 0) + (one.cross is not None)

@@ -198,7 +198,7 @@ def over(bill: Bill, split: Split, hour: float | None = None) -> dict[str, Any]:
     stages, device = spread(bill, split).stages, device_of(bill)
     out: dict[str, Any] = {
         "ranks": split.ranks,
-        "split": {"tp": split.tp, "pp": split.pp, "ep": split.ep},
+        "split": split.sizes(),
         "stages": [
             {"layers": list(s.layers), "parameters": s.parameters, "weights": s.weights, "cache": s.cache, "sent": sent_to_json(s.sent)}
             for s in stages

@@ -86,7 +86,8 @@ def fitting(weights: int, cache: int, memory: int) -> str:
 
 def over(bill: Bill, split: Split, device: Device | None, hour: float | None) -> dict[str, str]:
     """Return the formulas of each stage's memory; with a device, those of the ranks' best times and price."""
-    out = {"ranks": f"pp·max(tp, ep) = {split.pp}·max({split.tp}, {split.ep}) = {split.ranks}"}
+    name = "ep" if split.experts == 1 else "experts"
+    out = {"ranks": f"pp·max(tp, {name}) = {split.pp}·max({split.tp}, {split.holders}) = {split.ranks}"}
     every = ranks(bill, split)
     for i, rank in enumerate(every):
         out |= {f"stages.{i}.{name}": getattr(rank, name)().formula for name in ("parameters", "weights", "cache")}

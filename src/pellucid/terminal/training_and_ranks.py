@@ -85,7 +85,7 @@ def held_as(bill: Bill, way: Way, name: str) -> str:
 def over_ranks(bill: Bill, view: Scenario, split: Split, report: Mapping[str, Any], width: int) -> list[Text]:
     """Write the parameters and bytes of each rank, and the bytes that it sends. report: the bounds of `over`, empty without a device."""
     plan = spread(bill, split)
-    out = [Text(say("count.over", ranks=split.ranks, tp=split.tp, pp=split.pp, ep=split.ep), "bold")]
+    out = [Text(say("count.over", ranks=split.ranks, split=", ".join(f"{name} {n}" for name, n in split.sizes().items())), "bold")]
     rows = headed(say("count.head.rank"), say("count.ranks.parameters"), say("count.ranks.weights"), say("count.ranks.past"))
     for stage in plan.stages:
         sizes = [count(stage.parameters), scaled(stage.weights, "B"), scaled(stage.cache, "B")]
