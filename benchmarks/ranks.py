@@ -64,7 +64,7 @@ def measure(data: int, tensor: int) -> dict[str, float]:
         logits = model(mine[:, :-1])
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), mine[:, 1:].flatten(), reduction="sum") / tokens[:, 1:].numel()
         loss.backward()
-        sharding.sum_gradients(model)
+        sharding.sum_gradients(dict(model.named_parameters()))
         sharding.clip(model, 1.0)
         optimizer.step()
 

@@ -147,14 +147,18 @@ class Ranks:
         out: list[float] = self.add_up(torch.tensor(numbers, dtype=torch.float64), self.data_group).tolist()
         return out
 
-    def any(self, flag: bool, group: Any = None) -> bool:
-        """True if a flag is set on any rank, or on any of a group, so that all of them do the same."""
+    def any(self, flag: bool) -> bool:
+        """True if a flag is set on any rank, so that all of them do the same."""
         if self.count == 1:
             return flag
         seen = torch.tensor(int(flag))
         with exchange():
-            dist.all_reduce(seen, dist.ReduceOp.MAX, group=group)
+            dist.all_reduce(seen, dist.ReduceOp.MAX)
         return bool(seen)
+
+    def any_of_model(self, flag: bool) -> bool:
+        """True if a flag is set on any of the ranks that share a model with this one."""
+        return flag if self.sharing == 1 else bool(self.add_up(torch.tensor(int(flag)), self.model_group))
 
     def alike(self, number: int) -> bool:
         """True if every rank gives the same number, of 62 bits at most."""

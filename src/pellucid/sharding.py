@@ -23,7 +23,6 @@ from pellucid.distributed import ALONE, ExpertRanks, Ranks
 from pellucid.errors import UseError
 from pellucid.nn.adapted import AdaptedLinear
 from pellucid.nn.linear import Embedding, Linear, SummedLinear, VocabularyEmbedding, VocabularyLinear
-from pellucid.nn.moe import Moe
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
 from pellucid.watching.watch import Seen
@@ -70,25 +69,32 @@ class Sharding:
             for b, c in zip(from_.buffers(), model.buffers(), strict=True):
                 c.copy_(b)
 
-    def sum_gradients(self, model: nn.Module) -> None:
-        """Add to each gradient those of the other ranks: of other documents, and of other heads that used the same weight."""
+    def sum_gradients(self, trained: Mapping[str, Tensor]) -> None:
+        """Add to each gradient those of the other ranks: of other documents, and of other heads that used the same weight.
+
+        trained: by path what has the gradients.
+        """
         if self.partial:
-            self.ranks.sum_gradients((model.get_parameter(path) for path in self.partial), self.ranks.model_group)
+            self.ranks.sum_gradients((trained[path] for path in self.partial if path in trained), self.ranks.model_group)
         if self.ranks.data > 1:
-            self.ranks.sum_gradients((p for p in model.parameters() if p.requires_grad), self.ranks.data_group)
+            self.ranks.sum_gradients(trained.values(), self.ranks.data_group)
+
+    def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """Return the norm of the gradients of a complete model, of which this rank has its part, in float64."""
+        squares = torch.zeros(2, dtype=torch.float64)
+        for path, gradient in gradients.items():
+            squares[int(path in self.axes)] += gradient.double().square().sum().cpu()
+        return (squares[0] + self.ranks.add_up(squares[1:], self.ranks.model_group)[0]).sqrt()
 
     def clip(self, model: nn.Module, most: float) -> float:
         """Scale the gradients so that their norm is `most` at most. Returns the norm that they had."""
         if self.ranks.sharing == 1:
             return float(nn.utils.clip_grad_norm_(model.parameters(), most))
-        grads = {path: p.grad for path, p in model.named_parameters() if p.grad is not None}
-        squares = torch.zeros(2, dtype=torch.float64)
-        for path, grad in grads.items():
-            squares[int(path in self.axes)] += grad.double().square().sum().cpu()
-        norm = (squares[0] + self.ranks.add_up(squares[1:], self.ranks.model_group)[0]).sqrt()
+        gradients = {path: p.grad for path, p in model.named_parameters() if p.grad is not None}
+        norm = self.norm(gradients)
         factor = (most / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_
-        for grad in grads.values():
-            grad.mul_(factor.to(grad.dtype))
+        for gradient in gradients.values():
+            gradient.mul_(factor.to(gradient.dtype))
         return float(norm)
 
 
@@ -124,7 +130,7 @@ def split(model: Decoder | EncoderDecoder, ranks: Ranks) -> Sharding:
 
 def shared_of(part: nn.Module, ranks: Ranks) -> str:
     """Return what these ranks share of a part that can be split: HEADS, EXPERTS, or "" for nothing."""
-    if isinstance(part, Moe) and ranks.expert > 1:
+    if ranks.expert > 1 and getattr(part, "shares_experts", False):
         return EXPERTS
     return HEADS if ranks.tensor > 1 else ""
 
@@ -168,7 +174,7 @@ def check(model: Decoder | EncoderDecoder, ranks: Ranks) -> None:
     over = f"tensor={ranks.tensor}" if ranks.tensor > 1 else f"expert={ranks.expert}"
     if any(isinstance(m, AdaptedLinear) for m in model.modules()) or any(isinstance(p, Blocks) for p in model.parameters()):
         raise UseError("ranks.part", part="adapter, quant", over=over)
-    if ranks.expert > 1 and not any(isinstance(m, Moe) for m in model.modules()):
+    if ranks.expert > 1 and not any(getattr(spec, "experts", 0) for spec in specs(model.config)):
         raise UseError("ranks.experts", over=f"expert={ranks.expert}")
     for spec in specs(model.config):
         for size, what, over in counts(spec, ranks):
@@ -188,10 +194,10 @@ def specs(cfg: Config) -> Iterator[AnyAttention | AnyFfn]:
 
 def counts(spec: AnyAttention | AnyFfn, ranks: Ranks) -> Iterator[tuple[int, str, str]]:
     """Yield what ranks share of a part, with its name and the ranks. Nothing of what stands in attention's place, which every rank has."""
-    whole = ranks.expert > 1 and getattr(spec, "experts", 0) > 0
-    if whole:
-        yield spec.experts, "experts", f"expert={ranks.expert}"  # type: ignore[union-attr]
-    for name in ("heads", "kv_heads", "shared") + (("width",) if not (hasattr(spec, "heads") or whole) else ()):
+    experts = getattr(spec, "experts", 0) if ranks.expert > 1 else 0
+    if experts:
+        yield experts, "experts", f"expert={ranks.expert}"
+    for name in ("heads", "kv_heads", "shared") + (("width",) if not (hasattr(spec, "heads") or experts) else ()):
         if ranks.tensor > 1 and (size := getattr(spec, name, None)):
             yield int(size), {"width": "neurons", "shared": "shared neurons"}.get(name, name), f"tensor={ranks.tensor}"
 

@@ -306,7 +306,10 @@ def test_what_ranks_send() -> None:
     sparse = bill_of(DECODERS["deepseek_v3"])  # two layers of experts, 2 chosen in each; a rank has one of the two requests
     assert sends(sparse, Split(1, 1, 2))[0]["prefill"]["all_to_all"] == 2 * (2 + 2) * (x // 2) // 2
     assert sends(bill, Split()) == [{"prefill": {}, "decode": {}}]
-    for split, sums in ((Split(1, 1, 1, 2), 1 + 1), (Split(2, 1, 1, 2), 1 + 3 + 3)):  # outputs of experts alone; all parts and the table
+    for split, sums in (
+        (Split(1, 1, 1, 2), 1 + 1),
+        (Split(2, 1, 1, 2), 1 + 2 + 3 + 3),
+    ):  # outputs of experts alone; all parts and the table
         assert (
             sends(sparse, split)[0]["prefill"]["all_reduce"] == 2 * sums * x // 2 and "all_to_all" not in sends(sparse, split)[0]["prefill"]
         )

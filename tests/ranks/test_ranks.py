@@ -1,6 +1,6 @@
 """Several ranks and one: the same training, the same states, traces, texts and bytes, in float64 at 1e-10, and mutants that are far off.
 
-`tests/support/on_ranks.py` measures under torchrun, a few processes at a time; the tests here read what it wrote.
+Scripts of `tests/support`, trained_on_ranks.py and others, measure under torchrun; the tests here read what they wrote.
 """
 
 import json
@@ -35,15 +35,15 @@ def torchrun(processes: int, *arguments: str) -> "subprocess.CompletedProcess[st
 
 @pytest.fixture(scope="session")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Measured]:
-    """The function that runs a part of on_ranks.py on a number of processes, once, and returns what it measured."""
+    """The function that runs a script such as trained_on_ranks.py on a number of processes, once, and returns what it measured."""
     known: dict[tuple[str, int], Measured] = {}
 
     def measure(part: str, processes: int) -> Measured:
         if (part, processes) not in known:
             folder = tmp_path_factory.mktemp("ranks")
-            done = torchrun(processes, str(SUPPORT / "on_ranks.py"), part, str(folder))
+            done = torchrun(processes, str(SUPPORT / f"{part}_on_ranks.py"), str(folder))
             assert done.returncode == 0, done.stderr[-4000:]
-            known[part, processes] = json.loads((folder / f"{part}-{processes}.json").read_text())
+            known[part, processes] = json.loads((folder / "measured.json").read_text())
         return known[part, processes]
 
     return measure
@@ -56,7 +56,7 @@ def test_ranks_train_as_one_does(measured: Callable[[str, int], Measured], famil
     """Ten steps with a clip that bites, of batches that are not shared out evenly: gradients, losses, norms and weights."""
     if data == 4 and family != "deepseek_v3" and not FULL:
         pytest.skip("PELLUCID_FULL=1")
-    got = measured("grids", data * tensor)[f"{family} data={data} tensor={tensor}"]
+    got = measured("trained", data * tensor)[f"{family} data={data} tensor={tensor}"]
     assert got.pop("tokens") == 0
     assert max(got.values()) < BOUND, got
 
@@ -67,14 +67,14 @@ def test_ranks_of_experts_train_as_one_does(measured: Callable[[str, int], Measu
     """Each of two ranks has half of every layer's experts, complete, with attention whole or split too; and two data ranks of such."""
     if (data, tensor) != (1, 1) and family != "deepseek_v3" and not FULL:
         pytest.skip("PELLUCID_FULL=1")
-    got = measured("grids", 2 * data)[f"{family} data={data} tensor={tensor} expert=2"]
+    got = measured("trained", 2 * data)[f"{family} data={data} tensor={tensor} expert=2"]
     assert got.pop("tokens") == 0
     assert max(got.values()) < BOUND, got
 
 
 def test_weights_of_every_neuron_train_as_on_one_rank(measured: Callable[[str, int], Measured]) -> None:
     """Apertus' activation has two learned numbers, of which each rank's neurons give a part of the gradient."""
-    got = measured("grids", 2)["apertus data=1 tensor=2"]
+    got = measured("trained", 2)["apertus data=1 tensor=2"]
     assert got.pop("tokens") == 0
     assert max(got.values()) < BOUND, got
 
@@ -89,7 +89,7 @@ MUTANTS = (
 
 @pytest.mark.parametrize("mutant", ["none", *MUTANTS])
 def test_a_wrong_exchange_is_seen(measured: Callable[[str, int], Measured], mutant: str) -> None:
-    got = measured("grids", 2)[mutant]
+    got = measured("trained", 2)[mutant]
     worst = max(got["gradients"], got["gradient"], got["loss"])
     assert worst < BOUND if mutant == "none" else worst > 1e-3
 
@@ -100,7 +100,7 @@ def test_a_state_is_the_same_bytes_on_any_ranks(measured: Callable[[str, int], M
 
     DeepSeek-V3's also on 2 data x 2 expert ranks.
     """
-    got = measured("grids", 4)
+    got = measured("trained", 4)
     assert got[f"{family} weights.safetensors"] == got[f"{family} moments.safetensors"] == 1
     assert got[f"{family} says"] == "ranks (data=4 tensor=1 → data=1 tensor=1)" and got[f"{family} goes on"] == 4
 
@@ -108,7 +108,7 @@ def test_a_state_is_the_same_bytes_on_any_ranks(measured: Callable[[str, int], M
 @pytest.mark.parametrize("grid", ["data=2 tensor=1", "data=1 tensor=2", "data=1 tensor=1 expert=2"])
 def test_a_run_goes_on_bit_for_bit(measured: Callable[[str, int], Measured], grid: str) -> None:
     """In float32, from a state of the same number of ranks: weights, corrections and moments."""
-    assert measured("grids", 2)["resumed"][grid] == []
+    assert measured("trained", 2)["resumed"][grid] == []
 
 
 SHARED = [

@@ -119,7 +119,7 @@ def test_what_cannot_be_split() -> None:
     cases = [(cfg, Ranks(1, tensor), line) for cfg, tensor, line in cases]
     cases += [
         (DECODERS["llama"], Ranks(1, 1, 2), "expert=2 splits experts, and this model has none"),
-        (DECODERS["deepseek_v3"], Ranks(1, 1, 3), "4 experts cannot be split over expert=3"),
+        (DECODERS["deepseek_v3"], Ranks(1, 1, 3), "8 experts cannot be split over expert=3"),
         (DECODERS["llama"], Ranks(1, 2, 2), "expert=2 splits experts"),
     ]
     for cfg, ranks, line in cases:

@@ -27,6 +27,7 @@ class Moe(nn.Module):
             "gate_bias": "E F", "up_bias": "E F", "down_bias": "E D"}  # fmt: skip
 
     ranks = ALONE  # that share the neurons of every expert, or the experts
+    shares_experts = True
     correction: Tensor | None
     gate: Tensor | None
     gate_bias: Tensor | None

@@ -152,7 +152,7 @@ class TrainingRun:
         self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
         self.sharding, self.ranks = sharding, sharding.ranks
         self.balance, self.dropout = balance_of(model, s), Dropout(model, s.seed)
-        self.weights, self.recompute = weights_of(model, s), Recompute(model, s.recompute)
+        self.weights, self.recompute = weights_of(model, s, self.ranks.count > 1), Recompute(model, s.recompute)
         self.optimizer, self.step, self.tokens = optimizer(self.weights, s), 0, 0
         self.skipped = 0  # steps in a row, up to the last one, that changed nothing
         own = {"ranks": str(self.ranks), **self.criterion.identity, **origin}
@@ -253,7 +253,7 @@ class TrainingRun:
             figures = dict(zip(names, sums, strict=True))
         if not math.isfinite(value):
             raise NotFiniteError("train.loss", step=self.step + 1, value=value, where=self.first_broken(numbers, parts, False))
-        self.sharding.sum_gradients(self.model)
+        self.weights.sum_gradients(self.sharding)
         return Differentiated(numbers, value, figures, parts, int(targets), started)
 
     def update(self, given: "Differentiated") -> dict[str, Any]:

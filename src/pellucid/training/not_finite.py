@@ -40,7 +40,9 @@ def first_broken(run: "TrainingRun", numbers: list[int], batches: list[Batch], g
             if gradient:
                 part.differentiated.backward()
             broken = first_of(seen, gradient)
-            if broken is not None:
+            if run.ranks.any_of_model(broken is not None):  # they stop together, since the next forward exchanges
+                if broken is None:
+                    return None
                 s, at = broken
                 text = text_of(s, at, batches[i])
                 texts = run.criterion.texts(parts[i])

@@ -138,7 +138,6 @@ def check_ranks(recipe: Recipe) -> None:
     refused = {
         "objective": (several and recipe.objective == "reward", recipe.objective),
         "watch": (several and recipe.watch is not None, "…"),
-        "train.dtype": (several and s.dtype != "float32", s.dtype),
         "train.auxiliary": (r.data > 1 and s.auxiliary > 0, s.auxiliary),  # of each forward's loads, which are those of other documents
         "train.optimizer": (r.tensor > 1 and s.optimizer != "adamw", s.optimizer),  # Muon needs complete matrices
         "adapter": (sharing and recipe.adapter is not None, "…"),

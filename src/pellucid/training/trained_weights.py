@@ -6,7 +6,7 @@ bfloat16    the model has them rounded, so that forward and backward compute in 
 
 bytes of a weight     itself  gradient  master  moments
 float32                    4         4               8
-bfloat16                   2         2       4       8       with several forwards a step, gradients are added in float32: 4
+bfloat16                   2         2       4       8       with several forwards a step, or ranks, gradients are added in float32: 4
 """
 
 from collections.abc import Iterator
@@ -53,6 +53,10 @@ class TrainedWeights:
         for p in (*self.model.parameters(), *self.parameters()):
             p.grad = None
 
+    def sum_gradients(self, sharding: Sharding) -> None:
+        """Add to each gradient those of the other ranks."""
+        sharding.sum_gradients(dict(self.named_parameters()))
+
     def clip(self, sharding: Sharding, most: float) -> float:
         """Let the norm of all gradients be `most` at most. Returns the norm that they had."""
         return sharding.clip(self.model, most)
@@ -69,7 +73,7 @@ class TrainedWeights:
 
 
 class MasterWeights(TrainedWeights):
-    """The master weights of a model that is cast to `dtype` here. several: a step has several forwards."""
+    """The master weights of a model that is cast to `dtype` here. several: a step has several forwards, on one rank or on all."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype, several: bool) -> None:
         super().__init__(model)
@@ -97,8 +101,11 @@ class MasterWeights(TrainedWeights):
 
     def clip(self, sharding: Sharding, most: float) -> float:
         """Keep the factor, which `step` multiplies by where a gradient is float32."""
-        norms = [torch.linalg.vector_norm(g, dtype=self.masters[path].dtype) for path, g in self.gradients().items()]
-        norm = torch.linalg.vector_norm(torch.stack(norms))
+        if sharding.ranks.sharing > 1:
+            norm = sharding.norm(self.gradients())
+        else:
+            norms = [torch.linalg.vector_norm(g, dtype=self.masters[path].dtype) for path, g in self.gradients().items()]
+            norm = torch.linalg.vector_norm(torch.stack(norms))
         self.factor = float((most / (norm + 1e-6)).clamp(max=1.0))  # as clip_grad_norm_
         return float(norm)
 
@@ -141,11 +148,14 @@ def add_up(master: nn.Parameter, p: Tensor) -> None:
     p.grad = None
 
 
-def weights_of(model: nn.Module, s: TrainSettings) -> TrainedWeights:
-    """Return the weights of a run in the dtype of its settings; a model in another one, as tests have it, keeps that for "float32"."""
+def weights_of(model: nn.Module, s: TrainSettings, several: bool = False) -> TrainedWeights:
+    """Return the weights of a run in the dtype of its settings; a model in another one, as tests have it, keeps that for "float32".
+
+    several: a step has forwards on several ranks.
+    """
     if s.dtype == "float32":
         return TrainedWeights(model)
-    return MasterWeights(model, getattr(torch, s.dtype), s.micro is not None and s.micro < s.batch)
+    return MasterWeights(model, getattr(torch, s.dtype), several or (s.micro is not None and s.micro < s.batch))
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:

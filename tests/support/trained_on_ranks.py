@@ -1,16 +1,7 @@
-"""What the tests of several ranks run: under torchrun, one part of it in each process. The first rank writes what was measured as JSON.
+"""What the tests of several ranks train: under torchrun, the same in each process. The first rank writes what was measured as JSON."""
 
-torchrun --standalone --nproc-per-node 2 tests/support/on_ranks.py PART FOLDER
-"""
-
-import copy
-import json
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,24 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kinds import KINDS
-from pellucid.api.model import Model, load
-from pellucid.api.trace import trace
 from pellucid.checkpoint.fill import targets
-from pellucid.config import Config
-from pellucid.counting import Setting, counted
-from pellucid.counting.ranks import Split, spread
 from pellucid.distributed import ExpertRanks, Ranks, join, number, started
-from pellucid.engine.engine import Engine
-from pellucid.engine.requests import Request
-from pellucid.engine.scheduler import SchedulerLimits
-from pellucid.errors import UseError
-from pellucid.families import understand
-from pellucid.ops.sampling.settings import Sampling
 from pellucid.sharding import Sharding, split
 from pellucid.training.loop import UNSPLIT, TrainingRun, feed, moments_of
 from pellucid.training.objectives import Causal, Document
-from tiny import DECODERS, far, ids, tiny
+from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, Measured, config, write_measured
+from tiny import far, tiny
 from training import SETTINGS, WORDS
 
 STEPS = 10
@@ -46,22 +26,8 @@ ROUNDING = ".attn.k.bias"  # gpt2's: its gradient is rounding alone, which AdamW
 CALM = {"qwen3_next": 0.1}  # with weights of 0.3 a rounding grows a hundredfold in a step of its delta rule
 FAMILIES = ("gpt2", "llama", "deepseek_v3", "qwen3_moe", "qwen3_next")
 OF_TENSORS = ("apertus",)  # whose feed-forward part has weights that every neuron uses
-OF_EXPERTS = ("deepseek_v3", "qwen3_moe", "gpt_oss")
-"""With a correction and a shared expert; with neither; with biases."""
-GRIDS = {2: ((2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 2, 2)), 4: ((2, 2, 1), (2, 1, 2), (4, 1, 1))}
-"""By the number of processes: data, tensor and expert ranks."""
-FULL = bool(os.environ.get("PELLUCID_FULL"))
-PATIENCE = timedelta(seconds=60)
-Measured = dict[str, Any]
 Curve = list[dict[str, Any]]
 Change = Callable[[Any, Sharding], Sharding]
-
-
-def config(family: str) -> Config:
-    """Return the tiny Config of a family."""
-    if family in DECODERS:
-        return DECODERS[family]
-    return understand({"model_type": family, **KINDS[family].tiny, **KINDS[family].quirks["plain"]})[1]
 
 
 def documents() -> list[Document]:
@@ -70,9 +36,11 @@ def documents() -> list[Document]:
     return [Document([], torch.randint(1, 97, (4 + i % 16,), generator=draw).tolist()) for i in range(23)]
 
 
-def run_of(model: Any, folder: Path, sharding: Sharding = UNSPLIT) -> TrainingRun:
+def run_of(model: Any, folder: Path, sharding: Sharding = UNSPLIT, count: int = 23, **how: Any) -> TrainingRun:
+    """Return a run of the first `count` documents. how: settings other than those of `S`, and a criterion."""
     folder.mkdir(parents=True, exist_ok=True)
-    return TrainingRun(model.requires_grad_(True), Causal(WORDS), documents(), S, folder, sharding=sharding)
+    criterion, s = how.pop("criterion", None), replace(S, **how)
+    return TrainingRun(model.requires_grad_(True), Causal(WORDS), documents()[:count], s, folder, criterion=criterion, sharding=sharding)
 
 
 def taken(run: TrainingRun, steps: int = STEPS) -> Curve:
@@ -222,13 +190,6 @@ class SharedBias(ExpertRanks):
         return x / self.sharing
 
 
-class Backwards(Ranks):
-    """Ranks that gather the rows of complete experts in another order."""
-
-    def gather_rows(self, x: Tensor) -> Tensor:
-        return super().gather_rows(x).flip(0)
-
-
 class OtherRows(ExpertRanks):
     """Ranks that run another rank's rows on their experts."""
 
@@ -312,152 +273,5 @@ def grids(root: Path) -> Measured:
     return out | (states(root) if started() == 4 else mutants(root) | resumed(root))
 
 
-@contextmanager
-def recorded() -> Iterator[list[tuple[str, int]]]:
-    """Record what this rank gives to the exchanges inside: their kind and bytes."""
-    sent, reduce, gather = list[tuple[str, int]](), dist.all_reduce, dist.all_gather
-
-    def all_reduce(x: Tensor, *args: Any, **how: Any) -> Any:
-        sent.append(("all_reduce", x.nbytes))
-        return reduce(x, *args, **how)
-
-    def all_gather(out: list[Tensor], x: Tensor, *args: Any, **how: Any) -> Any:
-        sent.append(("logits", x.nbytes))
-        return gather(out, x, *args, **how)
-
-    dist.all_reduce, dist.all_gather = all_reduce, all_gather
-    try:
-        yield sent
-    finally:
-        dist.all_reduce, dist.all_gather = reduce, gather
-
-
-UNLIKE = ("qwen3_next", "gpt_oss")
-"""Families whose pages hold something else than the counted rows: a state beside, and the rows before a window of the one long page."""
-
-
-def bytes_counted(ranks: Ranks, families: Sequence[str]) -> Measured:
-    """Compare with `count --ranks` the bytes of a rank's weights, of its cache for a text, and those sent for a prompt and a token."""
-    out: Measured = {}
-    split_up = Split(tp=ranks.tensor, experts=ranks.expert)
-    for family in families:
-        cfg, rows = replace(config(family), vocab=98), 62  # a vocabulary that is shared out evenly; with two tokens more a page
-        model = tiny(cfg, torch.float32)
-        split(model, ranks)
-        dtypes = dict.fromkeys(("weights", "activations", "cache"), "float32")
-        bill = counted(cfg, family, family, Setting(context=rows + 2, batch=1, **dtypes))
-        (stage,) = spread(bill, split_up).stages
-        engine = Engine.of(model, rows + 2, SchedulerLimits(rows + 2), size=rows + 2, prefix_cache=False)
-        engine.submit(Request(tuple(ids(1, rows)[0].tolist()), 2))
-        sent = list[dict[str, float]]()
-        while not engine.idle:
-            with recorded() as step:
-                engine.step()
-            sent.append(by_ring(step, ranks.sharing))
-        weights = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
-        pools = sum(pool.nbytes for stored in engine.storage.pages.pools.values() for pool in stored)  # type: ignore[attr-defined]
-        of_a_prompt = counted(cfg, family, family, Setting(context=rows, batch=1, **dtypes))
-        (prompt,) = spread(of_a_prompt, split_up).stages
-        out[family] = {
-            "weights": (stage.weights, weights),
-            "parameters": (stage.parameters, sum(p.numel() for p in model.parameters())),
-            "cache": (stage.cache, pools) if family not in UNLIKE else (),
-            "prefill": ({k: float(n) for k, n in prompt.sent["prefill"].items()}, sent[0]),
-            "decode": ({k: float(n) for k, n in stage.sent["decode"].items()}, sent[1]),
-        }
-    return out
-
-
-MORE = (
-    "bloom", "phi3", "gemma2", "opt", "gptj", "cohere", "granitemoehybrid", "qwen3_5_text", "lfm2", "bert", "t5", "marian", "gpt_oss",
-    "llama4_text", "falcon", "olmo2",
-)  # fmt: skip
-"""Families with other parts: slopes, sinks, one norm for two parts, states, convolutions, encoders, and two that are refused."""
-
-
-def forwards(ranks: Ranks) -> Measured:
-    """Compare the logits of families that are not trained above; of one that cannot be split, the reason."""
-    out: Measured = {}
-    for family in MORE:
-        alone = tiny(config(family))
-        shared = copy.deepcopy(alone)
-        given = (ids(2, 7, seed=1), ids(2, 11)) if alone.config.encoder else (ids(2, 11),)
-        try:
-            split(shared, ranks)
-        except UseError as reason:
-            out[family] = str(reason)
-            continue
-        with torch.no_grad():
-            out[family] = far(alone(*given), shared(*given))
-    return out
-
-
-def by_ring(sent: list[tuple[str, int]], ranks: int) -> dict[str, float]:
-    """Return what a rank of a ring sends: of a tensor that is summed 2·(n − 1)/n, of its own part that is gathered n − 1 times."""
-    out = {
-        "all_reduce": sum(n for kind, n in sent if kind == "all_reduce") * 2 * (ranks - 1) / ranks,
-        "logits": float(sum(n for kind, n in sent if kind == "logits") * (ranks - 1)),
-    }
-    out = {kind: n for kind, n in out.items() if n}
-    return out | {"total": sum(out.values())}
-
-
-def traced(root: Path) -> Measured:
-    """Compare traces, texts and scores of two ranks that share a model with those of one."""
-    out: Measured = {}
-    tensor, expert, both = (join(*sizes, patience=PATIENCE) for sizes in GRIDS[2][1:])
-    shared_by = [("pellucid/capitals", tensor), *(("pellucid/capitals-deepseek", ranks) for ranks in (tensor, expert, both))]
-    for name, ranks in shared_by:
-        alone, shared = load(name, dtype="float64"), load(name, dtype="float64")
-        shared.split(ranks)
-        a, b = (trace(model, "The capital of France is", 2) for model in (alone, shared))
-        assert [s.path for s in a] == [s.path for s in b] and a.new == b.new
-        pairs, label = list(zip(a, b, strict=True)), f"{name} {ranks}"
-        out[f"{label} shapes"] = [s.path for s, t in pairs if s.shape != t.shape or s.dims != t.dims]
-        out[f"{label} made"] = [s.path for s, t in pairs if (s.op, s.inputs, s.weights, s.flops) != (t.op, t.inputs, t.weights, t.flops)]
-        out[f"{label} rows"] = [s.path for s, t in pairs if s.rows is not None and (t.rows is None or not torch.equal(s.rows, t.rows))]
-        out[f"{label} values"] = max(far(s.value, t.value) for s, t in pairs)
-        out[f"{label} texts"] = texts(alone) == texts(shared)
-        if number() == 0:
-            b.save(root / label.replace("/", "-").replace(" ", "-"))
-    alone, shared = load(name, dtype="float32"), load(name, dtype="float32")
-    shared.split(expert)  # one rank replays its decode steps as plans
-    out["float32 texts"] = texts(alone) == texts(shared)
-    right = trace(shared, "The capital of France is")
-    shared.sharding = replace(shared.sharding, ranks=Backwards(**vars(expert)))
-    wrong = trace(shared, "The capital of France is")
-    out["backwards"] = max(far(s.value, t.value) for s, t in zip(right, wrong, strict=True))
-    families = {tensor: ("gpt2", "llama", "deepseek_v3", "qwen2_moe", "qwen3_next"), expert: OF_EXPERTS, both: ("deepseek_v3", "qwen2_moe")}
-    held = {str(ranks): bytes_counted(ranks, names) for ranks, names in families.items()}
-    return out | {"bytes": held, "forwards": forwards(tensor)}
-
-
-def texts(model: Model) -> list[Any]:
-    """Return texts of several requests at once: greedy and sampled, with a shared beginning, and pages so few that some are preempted."""
-    prompts = [model.ids(text) for text in ("The capital of France is", "The capital of Spain is", "The capital of France is Paris. The")]
-    engine = Engine.of(model.module, 96, SchedulerLimits(16, 3), size=8)
-    got: dict[int, list[int]] = {}
-    for turn in range(2):  # the second time from the prefix cache
-        for i, prompt in enumerate(prompts * 2):
-            sampling = Sampling(temperature=1.0, seed=i) if i % 2 else Sampling()
-            got[engine.submit(Request(tuple(prompt), 12, sampling))] = []
-        for output in engine.outputs():
-            if output.token is not None:
-                got[output.request].append(output.token.id)
-        del turn
-    return list(got.values())
-
-
-PARTS = {"grids": grids, "traced": traced}
-
-
-def main(part: str, folder: Path) -> None:
-    torch.set_num_threads(1)
-    measured = PARTS[part](folder)
-    if number() == 0:
-        (folder / f"{part}-{started()}.json").write_text(json.dumps(measured))
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    write_measured(grids)

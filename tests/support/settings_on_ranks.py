@@ -1,0 +1,211 @@
+"""What the tests of several ranks run of other settings and objectives: bfloat16, recomputation, skipped steps, pairs and a teacher."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pellucid.distributed import ALONE, Ranks, join, number
+from pellucid.nn.transformer import cast
+from pellucid.sharding import split
+from pellucid.training import not_finite
+from pellucid.training.aim import criterion_of
+from pellucid.training.criterion import CrossEntropy, Judged
+from pellucid.training.distillation import Distillation
+from pellucid.training.loop import TrainingRun, feed
+from pellucid.training.objectives import Batch
+from pellucid.training.pipeline import examples, prepare
+from pellucid.training.recipe import read_recipe
+from pellucid.training.start import fresh, origin
+from rank_grids import GRIDS, PATIENCE, Measured, config, write_measured
+from tiny import far, tiny
+from trained_on_ranks import documents, run_of, taken
+
+THREE = GRIDS[2][:3]  # data ranks, tensor ranks, expert ranks
+
+
+class Poisoned(CrossEntropy):
+    """A loss that is not finite for one document, and whose gradient is not finite for another one. It knows them by their last token."""
+
+    def judge(self, model: nn.Module, batch: Batch) -> Judged:
+        loss, figures = super().judge(model, batch)
+        lasts = [[int(i) for i in row if i >= 0][-2:] for row in batch.targets]
+        if documents()[7].target[-2:] in lasts:
+            loss = loss * float("nan")
+        if documents()[12].target[-2:] in lasts:
+            p = next(model.parameters()).flatten()[:1]
+            loss = loss + (p - p).abs().sqrt().sum()  # 0, and its gradient 0 / 0
+        return Judged(loss, figures)
+
+
+class Curve:
+    """A run on some ranks: its log without times, and its weights at the end, of the complete model."""
+
+    def __init__(self, run: TrainingRun, steps: int = 10) -> None:
+        self.log = [{k: v for k, v in e.items() if k not in ("seconds", "documents")} for e in taken(run, steps)]
+        self.weights = {path: run.sharding.joined(path, t.detach()) for path, t in run.weights.changing().items()}
+
+    def far(self, other: "Curve") -> float:
+        """Return the largest difference of two runs, infinity if their logs have other fields or texts."""
+        for a, b in zip(self.log, other.log, strict=True):
+            if a.keys() != b.keys() or any(isinstance(a[k], str) and a[k] != b[k] for k in a):
+                return float("inf")
+        logs = [abs(a[k] - b[k]) for a, b in zip(self.log, other.log, strict=True) for k in a if not isinstance(a[k], str)]
+        return max(*logs, *(far(t, other.weights[path]) for path, t in self.weights.items()))
+
+
+def of_settings(root: Path, name: str, **how: Any) -> Measured:
+    """Compare a family of experts on each kind of ranks with one rank, with settings of its own."""
+    out: Measured = {}
+    alone = Curve(run_of(tiny(config("qwen3_moe")), root / f"{name}-alone-{number()}", **how))
+    for sizes in THREE:
+        ranks = join(*sizes, patience=PATIENCE)
+        model = tiny(config("qwen3_moe"))
+        run = run_of(model, root / f"{name}-{ranks}", split(model, ranks), **how)
+        (run.folder / "log.jsonl").touch()
+        curve = Curve(run)
+        out[str(ranks)] = {"far": alone.far(curve), "skipped": [e["step"] for e in curve.log if "skipped" in e]}
+    return out
+
+
+def disagreeing() -> Measured:
+    """Let one rank alone find a broken tensor, in the first of several forwards of a step: the ranks stop together, and go on."""
+    own, out = not_finite.first_of, Measured()
+    for sizes in THREE[1:]:
+        ranks = join(*sizes, patience=PATIENCE)
+        model = tiny(config("qwen3_moe"))
+        run = run_of(model, Path(os.devnull).parent, split(model, ranks), micro=1)
+        numbers = next(feed(run.documents, run.s, 0))
+        not_finite.first_of = lambda seen, gradient: (seen.seen[0], [0, 0]) if number() else None
+        not_finite.first_broken(run, numbers, run.batches(numbers), gradient=False)
+        not_finite.first_of = own
+        out[str(ranks)] = taken(run, 1)[0]["loss"]
+    return out
+
+
+def narrow(root: Path) -> Measured:
+    """Train in bfloat16: on data ranks with the bits of one rank's micro-batches; else as near to float64 as one rank; states of any grid."""
+    out, before = Measured(), None
+    for family, sizes in (("llama", THREE[0]), ("llama", THREE[1]), ("qwen3_moe", THREE[2])):
+        ranks, how = join(*sizes, patience=PATIENCE), {"batch": 4, "count": 20, "dtype": "bfloat16"}
+        model = tiny(config(family), torch.float32)
+        run = run_of(model, root / f"narrow-{ranks}", split(model, ranks), **how)
+        gradients = first_gradients(run)
+        single = run_of(tiny(config(family), torch.float32), root / f"narrow-alone-{number()}", micro=2, **how)
+        exact = first_gradients(run_of(tiny(config(family)), root / f"wide-alone-{number()}", batch=4, count=20))
+        own = first_gradients(single)
+        out[f"{ranks} errors"] = [error(gradients, exact), error(own, exact)]
+        out[f"{ranks} far"] = Curve(single).far(Curve(run))
+        if family == "llama":
+            (run.folder / "log.jsonl").touch()
+            if before is not None:
+                run.load(before, inexact=True)
+            run.save()
+            dist.barrier()
+            before = run.folder / "saves" / f"{run.step:09d}"
+            out[f"{ranks} state"] = [hash((before / f"{name}.safetensors").read_bytes()) for name in ("weights", "moments")]
+    return out
+
+
+def first_gradients(run: TrainingRun) -> dict[str, Tensor]:
+    """Return the gradients of a run's first step, of the complete model."""
+    run.backward(next(feed(run.documents, run.s, 0)))
+    return {path: run.sharding.joined(path, g.double()) for path, g in run.weights.gradients().items()}
+
+
+def error(gradients: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
+    """Return the norm of what gradients differ by, over the norm of the exact ones."""
+    pairs = [(gradients[path], g) for path, g in exact.items()]
+    return float(sum((a - b).square().sum() for a, b in pairs) / sum(b.square().sum() for _, b in pairs)) ** 0.5
+
+
+TRAINED = """
+[data]
+{data}
+length = 32
+
+[train]
+seed = 1
+steps = 5
+batch = 3
+learning_rate = 1e-3
+clip = 0.05
+"""
+RECIPES = {
+    "prefer": 'name = "p"\nobjective = "prefer"\n[model]\nfrom = "pellucid/twelve-countries"\n[prefer]\nbeta = 0.5\n'
+    + TRAINED.format(data='files = ["pairs.jsonl"]'),
+    "distil": 'name = "d"\nobjective = "distil"\n[model]\nmodel_type = "gpt2"\nn_embd = 16\nn_layer = 1\nn_head = 2\nn_positions = 64\n'
+    '[distil]\nteacher = "pellucid/twelve-countries"\ntemperature = 2.0\n' + TRAINED.format(data='files = ["lines.txt"]'),
+}
+
+
+def write_data(root: Path) -> None:
+    """Write pairs of answers and lines of text, and the recipes."""
+    capitals = {
+        "France": "Paris",
+        "Spain": "Madrid",
+        "Italy": "Rome",
+        "Japan": "Tokyo",
+        "Egypt": "Cairo",
+        "Peru": "Lima",
+        "Chile": "Santiago",
+    }
+    pairs = [{"prompt": f"The capital of {a} is", "chosen": f" {b}.", "rejected": f" not {b} at all."} for a, b in capitals.items()]
+    (root / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    (root / "lines.txt").write_text("\n\n".join(f"The capital of {a} is {b}." for a, b in capitals.items() for _ in range(4)))
+    for name, text in RECIPES.items():
+        (root / f"{name}.toml").write_text(text)
+
+
+def aimed(root: Path, name: str, ranks: Ranks) -> TrainingRun:
+    """Return the run of a recipe in float64 on these ranks."""
+    recipe, folder = read_recipe(root / f"{name}.toml"), root / f"{name}-{ranks}-{number() if ranks is ALONE else 'shared'}"
+    folder.mkdir(exist_ok=True)
+    with ranks.in_turn():
+        objective = prepare(recipe, folder)
+        start, both = fresh(recipe, objective), examples(recipe, objective)
+        cast(start.model, torch.float64)
+        criterion = criterion_of(recipe, start, objective, both, folder / "data")
+        if isinstance(criterion, Distillation):
+            cast(criterion.teacher, torch.float64)
+    shared = split(start.model, ranks)
+    return TrainingRun(start.model, objective, both[0], recipe.train, folder, None, origin(recipe, start), criterion, shared)
+
+
+def objectives(root: Path) -> Measured:
+    """Compare preference and distillation on data and tensor ranks with one rank."""
+    if number() == 0:
+        write_data(root)
+    out, ranks_of = Measured(), [join(*sizes, patience=PATIENCE) for sizes in THREE[:2]]
+    dist.barrier()
+    for name in RECIPES:
+        alone = Curve(aimed(root, name, ALONE), 5)
+        for ranks in ranks_of:
+            curve = Curve(aimed(root, name, ranks), 5)
+            out[f"{name} {ranks}"] = {
+                "far": alone.far(curve),
+                "clipped": min(e["gradient"] for e in curve.log),
+                "log": sorted(curve.log[0]),
+            }
+    return out
+
+
+def settings(root: Path) -> Measured:
+    """Measure all of these."""
+    skipping = {"on_nan": "skip", "skips": 3, "criterion": Poisoned()}
+    return {
+        "recompute": of_settings(root, "recompute", recompute=True, micro=2),
+        "skip": of_settings(root, "skip", **skipping),
+        "skip micro": of_settings(root, "micro", micro=1, **skipping),
+        "disagreeing": disagreeing(),
+        "narrow": narrow(root),
+        "objectives": objectives(root),
+    }
+
+
+if __name__ == "__main__":
+    write_measured(settings)

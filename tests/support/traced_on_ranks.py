@@ -1,0 +1,173 @@
+"""What the tests of several ranks trace, write and count: under torchrun, the same in each process."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pellucid.api.model import Model, load
+from pellucid.api.trace import trace
+from pellucid.counting import Setting, counted
+from pellucid.counting.ranks import Split, spread
+from pellucid.distributed import Ranks, join, number
+from pellucid.engine.engine import Engine
+from pellucid.engine.requests import Request
+from pellucid.engine.scheduler import SchedulerLimits
+from pellucid.errors import UseError
+from pellucid.ops.sampling.settings import Sampling
+from pellucid.sharding import split
+from rank_grids import GRIDS, OF_EXPERTS, PATIENCE, Measured, config, write_measured
+from tiny import far, ids, tiny
+
+
+class Backwards(Ranks):
+    """Ranks that gather the rows of complete experts in another order."""
+
+    def gather_rows(self, x: Tensor) -> Tensor:
+        return super().gather_rows(x).flip(0)
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[str, int]]]:
+    """Record what this rank gives to the exchanges inside: their kind and bytes."""
+    sent, reduce, gather = list[tuple[str, int]](), dist.all_reduce, dist.all_gather
+
+    def all_reduce(x: Tensor, *args: Any, **how: Any) -> Any:
+        sent.append(("all_reduce", x.nbytes))
+        return reduce(x, *args, **how)
+
+    def all_gather(out: list[Tensor], x: Tensor, *args: Any, **how: Any) -> Any:
+        sent.append(("logits", x.nbytes))
+        return gather(out, x, *args, **how)
+
+    dist.all_reduce, dist.all_gather = all_reduce, all_gather
+    try:
+        yield sent
+    finally:
+        dist.all_reduce, dist.all_gather = reduce, gather
+
+
+UNLIKE = ("qwen3_next", "gpt_oss")
+"""Families whose pages hold something else than the counted rows: a state beside, and the rows before a window of the one long page."""
+
+
+def bytes_counted(ranks: Ranks, families: Sequence[str]) -> Measured:
+    """Compare with `count --ranks` the bytes of a rank's weights, of its cache for a text, and those sent for a prompt and a token."""
+    out: Measured = {}
+    split_up = Split(tp=ranks.tensor, experts=ranks.expert)
+    for family in families:
+        cfg, rows = replace(config(family), vocab=98), 62  # a vocabulary that is shared out evenly; with two tokens more a page
+        model = tiny(cfg, torch.float32)
+        split(model, ranks)
+        dtypes = dict.fromkeys(("weights", "activations", "cache"), "float32")
+        bill = counted(cfg, family, family, Setting(context=rows + 2, batch=1, **dtypes))
+        (stage,) = spread(bill, split_up).stages
+        engine = Engine.of(model, rows + 2, SchedulerLimits(rows + 2), size=rows + 2, prefix_cache=False)
+        engine.submit(Request(tuple(ids(1, rows)[0].tolist()), 2))
+        sent = list[dict[str, float]]()
+        while not engine.idle:
+            with recorded() as step:
+                engine.step()
+            sent.append(by_ring(step, ranks.sharing))
+        weights = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
+        pools = sum(pool.nbytes for stored in engine.storage.pages.pools.values() for pool in stored)  # type: ignore[attr-defined]
+        of_a_prompt = counted(cfg, family, family, Setting(context=rows, batch=1, **dtypes))
+        (prompt,) = spread(of_a_prompt, split_up).stages
+        out[family] = {
+            "weights": (stage.weights, weights),
+            "parameters": (stage.parameters, sum(p.numel() for p in model.parameters())),
+            "cache": (stage.cache, pools) if family not in UNLIKE else (),
+            "prefill": ({k: float(n) for k, n in prompt.sent["prefill"].items()}, sent[0]),
+            "decode": ({k: float(n) for k, n in stage.sent["decode"].items()}, sent[1]),
+        }
+    return out
+
+
+MORE = (
+    "bloom", "phi3", "gemma2", "opt", "gptj", "cohere", "granitemoehybrid", "qwen3_5_text", "lfm2", "bert", "t5", "marian", "gpt_oss",
+    "llama4_text", "falcon", "olmo2",
+)  # fmt: skip
+"""Families with other parts: slopes, sinks, one norm for two parts, states, convolutions, encoders, and two that are refused."""
+
+
+def forwards(ranks: Ranks) -> Measured:
+    """Compare the logits of families that are not trained above; of one that cannot be split, the reason."""
+    out: Measured = {}
+    for family in MORE:
+        alone = tiny(config(family))
+        shared = copy.deepcopy(alone)
+        given = (ids(2, 7, seed=1), ids(2, 11)) if alone.config.encoder else (ids(2, 11),)
+        try:
+            split(shared, ranks)
+        except UseError as reason:
+            out[family] = str(reason)
+            continue
+        with torch.no_grad():
+            out[family] = far(alone(*given), shared(*given))
+    return out
+
+
+def by_ring(sent: list[tuple[str, int]], ranks: int) -> dict[str, float]:
+    """Return what a rank of a ring sends: of a tensor that is summed 2·(n − 1)/n, of its own part that is gathered n − 1 times."""
+    out = {
+        "all_reduce": sum(n for kind, n in sent if kind == "all_reduce") * 2 * (ranks - 1) / ranks,
+        "logits": float(sum(n for kind, n in sent if kind == "logits") * (ranks - 1)),
+    }
+    out = {kind: n for kind, n in out.items() if n}
+    return out | {"total": sum(out.values())}
+
+
+def traced(root: Path) -> Measured:
+    """Compare traces, texts and scores of two ranks that share a model with those of one."""
+    out: Measured = {}
+    tensor, expert, both = (join(*sizes, patience=PATIENCE) for sizes in GRIDS[2][1:])
+    shared_by = [("pellucid/capitals", tensor), *(("pellucid/capitals-deepseek", ranks) for ranks in (tensor, expert, both))]
+    for name, ranks in shared_by:
+        alone, shared = load(name, dtype="float64"), load(name, dtype="float64")
+        shared.split(ranks)
+        a, b = (trace(model, "The capital of France is", 2) for model in (alone, shared))
+        assert [s.path for s in a] == [s.path for s in b] and a.new == b.new
+        pairs, label = list(zip(a, b, strict=True)), f"{name} {ranks}"
+        out[f"{label} shapes"] = [s.path for s, t in pairs if s.shape != t.shape or s.dims != t.dims]
+        out[f"{label} made"] = [s.path for s, t in pairs if (s.op, s.inputs, s.weights, s.flops) != (t.op, t.inputs, t.weights, t.flops)]
+        out[f"{label} rows"] = [s.path for s, t in pairs if s.rows is not None and (t.rows is None or not torch.equal(s.rows, t.rows))]
+        out[f"{label} values"] = max(far(s.value, t.value) for s, t in pairs)
+        out[f"{label} texts"] = texts(alone) == texts(shared)
+        if number() == 0:
+            b.save(root / label.replace("/", "-").replace(" ", "-"))
+    alone, shared = load(name, dtype="float32"), load(name, dtype="float32")
+    shared.split(expert)  # one rank replays its decode steps as plans
+    out["float32 texts"] = texts(alone) == texts(shared)
+    right = trace(shared, "The capital of France is")
+    shared.sharding = replace(shared.sharding, ranks=Backwards(**vars(expert)))
+    wrong = trace(shared, "The capital of France is")
+    out["backwards"] = max(far(s.value, t.value) for s, t in zip(right, wrong, strict=True))
+    families = {tensor: ("gpt2", "llama", "deepseek_v3", "qwen2_moe", "qwen3_next"), expert: OF_EXPERTS, both: ("deepseek_v3", "qwen2_moe")}
+    counted_bytes = {str(ranks): bytes_counted(ranks, names) for ranks, names in families.items()}
+    return out | {"bytes": counted_bytes, "forwards": forwards(tensor)}
+
+
+def texts(model: Model) -> list[Any]:
+    """Return texts of several requests at once: greedy and sampled, with a shared beginning, and pages so few that some are preempted."""
+    prompts = [model.ids(text) for text in ("The capital of France is", "The capital of Spain is", "The capital of France is Paris. The")]
+    engine = Engine.of(model.module, 96, SchedulerLimits(16, 3), size=8)
+    got: dict[int, list[int]] = {}
+    for turn in range(2):  # the second time from the prefix cache
+        for i, prompt in enumerate(prompts * 2):
+            sampling = Sampling(temperature=1.0, seed=i) if i % 2 else Sampling()
+            got[engine.submit(Request(tuple(prompt), 12, sampling))] = []
+        for output in engine.outputs():
+            if output.token is not None:
+                got[output.request].append(output.token.id)
+        del turn
+    return list(got.values())
+
+
+if __name__ == "__main__":
+    write_measured(traced)
