@@ -3,50 +3,15 @@
 Scripts of `tests/support`, trained_on_ranks.py and others, measure under torchrun; the tests here read what they wrote.
 """
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from covering import FULL
+from rank_grids import OF_EXPERTS, Measured
 
-SUPPORT = Path(__file__).parents[1] / "support"
-OF_EXPERTS = ("deepseek_v3", "qwen3_moe", "gpt_oss")
 FAMILIES = ("gpt2", "llama", "deepseek_v3", "qwen3_moe", "qwen3_next")
 BOUND = 1e-10
-Measured = dict[str, Any]
-
-
-def environment() -> dict[str, str]:
-    """Return the environment of a process that imports what this one can."""
-    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, (SUPPORT.parent, SUPPORT, *sys.path)))}
-
-
-def torchrun(processes: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run a script under torchrun, and return it when all processes have ended."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), *arguments]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600, check=False)
-
-
-@pytest.fixture(scope="session")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Measured]:
-    """The function that runs a script such as trained_on_ranks.py on a number of processes, once, and returns what it measured."""
-    known: dict[tuple[str, int], Measured] = {}
-
-    def measure(part: str, processes: int) -> Measured:
-        if (part, processes) not in known:
-            folder = tmp_path_factory.mktemp("ranks")
-            done = torchrun(processes, str(SUPPORT / f"{part}_on_ranks.py"), str(folder))
-            assert done.returncode == 0, done.stderr[-4000:]
-            known[part, processes] = json.loads((folder / "measured.json").read_text())
-        return known[part, processes]
-
-    return measure
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_ranks import environment
 
 from pellucid.commands import main
 from pellucid.commands.screen import Screen
@@ -27,6 +26,7 @@ from pellucid.training.recipe_tables import RanksSettings
 from test_recipe import written
 from tiny import DECODERS, QWEN3, tiny
 from training import corpus_of
+from under_torchrun import environment
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pellucid.training.loop import TrainingRun, feed
 from pellucid.training.objectives import Batch
 from pellucid.training.pipeline import examples, prepare
 from pellucid.training.recipe import read_recipe
+from pellucid.training.saves import digest
 from pellucid.training.start import fresh, origin
 from rank_grids import GRIDS, PATIENCE, Measured, config, write_measured
 from tiny import far, tiny
@@ -43,10 +45,14 @@ class Poisoned(CrossEntropy):
 
 
 class Curve:
-    """A run on some ranks: its log without times, and its weights at the end, of the complete model."""
+    """A run on some ranks: its log without times, and its weights at the end, of the complete model.
+
+    At its first step a run that prefers has answers as likely as the first weights have them, so that rounding says which gained more.
+    """
 
     def __init__(self, run: TrainingRun, steps: int = 10) -> None:
         self.log = [{k: v for k, v in e.items() if k not in ("seconds", "documents")} for e in taken(run, steps)]
+        self.log[0].pop("accuracy", None)
         self.weights = {path: run.sharding.joined(path, t.detach()) for path, t in run.weights.changing().items()}
 
     def far(self, other: "Curve") -> float:
@@ -87,10 +93,19 @@ def disagreeing() -> Measured:
     return out
 
 
+class Rounding(Ranks):
+    """Ranks that add gradients as the forward has them, in bfloat16."""
+
+    def sum_gradients(self, parameters: Any, group: Any) -> None:
+        trained = [p for p in parameters if p.grad is not None]
+        for p in trained:
+            p.grad = self.add_up(p.grad.to(torch.bfloat16), group).to(p.grad.dtype)
+
+
 def narrow(root: Path) -> Measured:
-    """Train in bfloat16: on data ranks with the bits of one rank's micro-batches; else as near to float64 as one rank; states of any grid."""
+    """Train in bfloat16: data ranks beside the micro-batches of one rank, others beside float64; and a state from grid to grid."""
     out, before = Measured(), None
-    for family, sizes in (("llama", THREE[0]), ("llama", THREE[1]), ("qwen3_moe", THREE[2])):
+    for family, sizes in (("llama", THREE[0]), ("llama", THREE[1]), ("gpt_oss", THREE[2])):
         ranks, how = join(*sizes, patience=PATIENCE), {"batch": 4, "count": 20, "dtype": "bfloat16"}
         model = tiny(config(family), torch.float32)
         run = run_of(model, root / f"narrow-{ranks}", split(model, ranks), **how)
@@ -99,7 +114,9 @@ def narrow(root: Path) -> Measured:
         exact = first_gradients(run_of(tiny(config(family)), root / f"wide-alone-{number()}", batch=4, count=20))
         own = first_gradients(single)
         out[f"{ranks} errors"] = [error(gradients, exact), error(own, exact)]
-        out[f"{ranks} far"] = Curve(single).far(Curve(run))
+        if sizes == THREE[0]:
+            ranks_of_data, of_data = ranks, Curve(run)
+            out[f"{ranks} far"] = Curve(single).far(of_data)
         if family == "llama":
             (run.folder / "log.jsonl").touch()
             if before is not None:
@@ -107,8 +124,24 @@ def narrow(root: Path) -> Measured:
             run.save()
             dist.barrier()
             before = run.folder / "saves" / f"{run.step:09d}"
-            out[f"{ranks} state"] = [hash((before / f"{name}.safetensors").read_bytes()) for name in ("weights", "moments")]
+            out[f"{ranks} state"] = digests(run) if number() == 0 else []
+    model = tiny(config("llama"), torch.float32)
+    mutant = replace(split(model, ranks_of_data), ranks=Rounding(**vars(ranks_of_data)))
+    out["rounded far"] = of_data.far(Curve(run_of(model, root / "rounded", mutant, **how)))
+    if number() == 0:
+        assert before is not None
+        run = run_of(tiny(config("llama"), torch.float32, seed=7), root / "narrow-alone-state", **how)
+        (run.folder / "log.jsonl").touch()
+        run.load(before, inexact=True)
+        run.save()
+        out["alone state"] = digests(run)
+    dist.barrier()
     return out
+
+
+def digests(run: TrainingRun) -> list[str]:
+    """Return the digests of a run's saved weights and moments."""
+    return [digest(run.folder / "saves" / f"{run.step:09d}" / f"{name}.safetensors") for name in ("weights", "moments")]
 
 
 def first_gradients(run: TrainingRun) -> dict[str, Tensor]:
@@ -188,7 +221,7 @@ def objectives(root: Path) -> Measured:
             curve = Curve(aimed(root, name, ranks), 5)
             out[f"{name} {ranks}"] = {
                 "far": alone.far(curve),
-                "clipped": min(e["gradient"] for e in curve.log),
+                "gradient": min(e["gradient"] for e in curve.log),
                 "log": sorted(curve.log[0]),
             }
     return out
@@ -199,9 +232,9 @@ def settings(root: Path) -> Measured:
     skipping = {"on_nan": "skip", "skips": 3, "criterion": Poisoned()}
     return {
         "recompute": of_settings(root, "recompute", recompute=True, micro=2),
-        "skip": of_settings(root, "skip", **skipping),
-        "skip micro": of_settings(root, "micro", micro=1, **skipping),
+        "skip": of_settings(root, "skip", micro=1, **skipping),
         "disagreeing": disagreeing(),
+        "first loss": taken(run_of(tiny(config("qwen3_moe")), root / f"first-{number()}", micro=1), 1)[0]["loss"],
         "narrow": narrow(root),
         "objectives": objectives(root),
     }

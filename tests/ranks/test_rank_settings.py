@@ -1,0 +1,62 @@
+"""Settings and objectives on several ranks beside one: bfloat16, recomputation, skipped steps, preference and distillation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rank_grids import Measured
+
+GRIDS = ["data=2 tensor=1", "data=1 tensor=2", "data=1 tensor=1 expert=2"]
+BOUND = 1e-10
+Of = Callable[[str, int], Measured]
+
+
+@pytest.fixture
+def settings(measured: Of) -> dict[str, Any]:
+    return measured("settings", 2)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_recomputed_blocks_exchange_again(settings: dict[str, Any], grid: str) -> None:
+    """The second forward of a block has the exchanges of the first, on every rank in the same order."""
+    assert settings["recompute"][grid] == {"far": pytest.approx(0, abs=BOUND), "skipped": []}
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_ranks_skip_the_same_steps(settings: dict[str, Any], grid: str) -> None:
+    """A loss or a gradient that is not finite, on one of two data ranks and in one of several forwards: the log of one rank."""
+    assert settings["skip"][grid] == {"far": pytest.approx(0, abs=BOUND), "skipped": [1, 7, 8]}
+
+
+@pytest.mark.parametrize("grid", GRIDS[1:])
+def test_a_rank_that_alone_finds_a_broken_tensor_does_not_leave_the_others(settings: dict[str, Any], grid: str) -> None:
+    """Without the agreement rank 0 waits in the next forward until its patience ends."""
+    assert settings["disagreeing"][grid] == pytest.approx(settings["first loss"], abs=BOUND)
+
+
+def test_data_ranks_in_bfloat16_are_micro_batches_of_one(settings: dict[str, Any]) -> None:
+    """Bit for bit, since either adds the gradients of two forwards in float32. Added in bfloat16 they are others."""
+    assert settings["narrow"][f"{GRIDS[0]} far"] == 0 < settings["narrow"]["rounded far"]
+
+
+@pytest.mark.parametrize("grid", GRIDS[1:])
+def test_bfloat16_is_as_exact_on_ranks_of_a_model(settings: dict[str, Any], grid: str) -> None:
+    """The gradients are as far from those of float64 as one rank's, which rounds as often."""
+    on_ranks, alone = settings["narrow"][f"{grid} errors"]
+    assert 0 < on_ranks < 1.1 * alone
+
+
+def test_a_state_in_bfloat16_is_the_same_bytes_on_any_ranks(settings: dict[str, Any]) -> None:
+    """Saved on two data ranks, loaded and saved on two tensor ranks, and on one: float32 masters and moments."""
+    of_data, of_tensor, alone = (settings["narrow"][f"{grid} state"] for grid in (*GRIDS[:2], "alone"))
+    assert of_data == of_tensor == alone
+
+
+@pytest.mark.parametrize("grid", GRIDS[:2])
+@pytest.mark.parametrize("objective", ["prefer", "distil"])
+def test_other_objectives_train_as_on_one_rank(settings: dict[str, Any], objective: str, grid: str) -> None:
+    """Five steps of pairs, or of rows that a teacher reads, of which two ranks have unequal shares, with a clip that bites."""
+    got = settings["objectives"][f"{objective} {grid}"]
+    assert got["far"] < BOUND and got["gradient"] > 0.05
+    assert {"prefer": "margin", "distil": "agreed"}[objective] in got["log"]
