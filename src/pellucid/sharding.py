@@ -177,9 +177,9 @@ def check(model: Decoder | EncoderDecoder, ranks: Ranks) -> None:
     if ranks.expert > 1 and not any(getattr(spec, "experts", 0) for spec in specs(model.config)):
         raise UseError("ranks.experts", over=f"expert={ranks.expert}")
     for spec in specs(model.config):
-        for size, what, over in counts(spec, ranks):
+        for size, what, by in counts(spec, ranks):
             if size % ranks.sharing:
-                raise UseError("ranks.split", size=size, what=what, over=over)
+                raise UseError("ranks.split", size=size, what=what, over=by)
         if ranks.tensor > 1 and (obstacle := next((name for name in ("qk_joint", "index") if getattr(spec, name, None)), None)):
             raise UseError("ranks.part", part=obstacle, over=over)
     if any(layer.ranks for layer in (*(model.config.encoder or ()), *model.config.layers)):
