@@ -1,16 +1,17 @@
 """The loss of narrow logits is the cross-entropy of widened ones, row by row, and holds no widened matrix."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pellucid.counting.training_memory import training
+from pellucid.counting.training_memory import BUFFERS, ROWS, training
 from pellucid.documents.recipe_bill import recipe_bill
 from pellucid.training import narrow_loss
-from pellucid.training.narrow_loss import ROWS, NarrowLoss
+from pellucid.training.narrow_loss import NarrowLoss, widened
 from pellucid.training.objectives import IGNORED
 from text_runs import recipe_of
 from tiny import swapped
@@ -49,25 +50,30 @@ def test_it_is_the_cross_entropy(smoothing: float) -> None:
 
 
 def test_no_matrix_is_widened() -> None:
-    """No float32 tensor of more than ROWS rows is made, in neither direction."""
-    most = list[int]()
-
-    def sized(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        most.append(len(logits))
-        return total(logits, targets, smoothing)
-
-    total = narrow_loss.total
+    """ROWS rows at a time are widened, each time into the same memory; the last few into its beginning."""
     logits, targets = given(torch.bfloat16)
-    with swapped(narrow_loss, "total", sized):
+    seen = [(len(rows), [x.data_ptr() for x in own]) for rows, own in widened(logits, targets, BUFFERS)]
+    assert {tuple(places) for _, places in seen} == {tuple(seen[0][1])} and len(set(seen[0][1])) == BUFFERS
+    assert max(n for n, _ in seen) == ROWS and sum(n for n, _ in seen) == int((targets != IGNORED).sum())
+    sizes = list[int]()
+
+    def sized(*a: Any) -> Any:
+        for rows, own in widened(*a):
+            sizes.extend(x.numel() for x in own)
+            yield rows, own
+
+    with swapped(narrow_loss, "widened", sized):
         NarrowLoss.apply(logits, targets, 0.0).backward()
-    assert max(most) == ROWS and sum(most) == 2 * int((targets != IGNORED).sum())
+    assert max(sizes) == ROWS * logits.shape[1] and len(sizes) == (2 + BUFFERS) * len(seen)
 
 
 def test_the_bill_has_the_loss(tmp_path: Path) -> None:
-    """Of float32 logits three matrices, of bfloat16 ones two of half the bytes; both are in the total."""
-    for dtype, each in (("float32", 12), ("bfloat16", 4)):
+    """Of float32 logits three matrices, of bfloat16 ones two of half the bytes and a few widened rows; all are held at the loss."""
+    for dtype, each, few in (("float32", 12, 0), ("bfloat16", 4, 14)):
         made = recipe_bill(recipe_of(tmp_path, train__dtype=f'"{dtype}"'))
         numbers, s = training(made.bill, made.way), made.bill.setting
-        assert int(numbers["memory.loss"]) == each * s.batch * s.context * made.bill.config.vocab
-        parts = [int(n) for name, n in numbers.items() if name.startswith("memory.") and name != "memory.total"]
-        assert int(numbers["memory.total"]) == sum(parts)
+        assert int(numbers["memory.loss"]) == (each * s.batch * s.context + few * min(ROWS, s.batch * s.context)) * made.bill.config.vocab
+        parts = [int(n) for name, n in numbers.items() if name.startswith("memory.") and not name.startswith(("memory.at", "memory.total"))]
+        assert int(numbers["memory.at_loss"]) == sum(parts) - int(numbers["memory.gradients"])
+        moments = [int(numbers[f"memory.at_{name}"]) for name in ("loss", "backward", "update")]
+        assert int(numbers["memory.total"]) == max(moments)

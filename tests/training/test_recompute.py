@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,16 @@ def test_a_run_goes_on_with_and_without_it(tmp_path: Path) -> None:
     run = run_of(tmp_path, AGAIN)
     run.resume()
     assert run.step == 1
+
+
+def test_freed_memory_is_given_back(tmp_path: Path) -> None:
+    """Before each step of blocks that run again; a run that keeps everything takes it again in any case."""
+    for settings, times in ((AGAIN, 1), (S, 0)):
+        run, trimmed = run_of(tmp_path / str(times), settings), list[int]()
+        assert (run.recompute.trim is None) is (times == 0 or sys.platform != "linux")
+        run.recompute.trim = run.recompute.trim and trimmed.append
+        run.one([0, 1])
+        assert trimmed == [0] * times
 
 
 def test_the_bill(tmp_path: Path) -> None:

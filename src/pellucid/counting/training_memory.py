@@ -17,10 +17,11 @@ from torch.overrides import TorchFunctionMode
 from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.counting.bill import BYTES, Bill
-from pellucid.counting.distinct import distinct
+from pellucid.counting.distinct import PLACE, distinct
 from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
+from pellucid.counting.training_peak import working
 from pellucid.counting.weights import axes_of
 from pellucid.families import family, known
 from pellucid.families.names import plan
@@ -30,12 +31,15 @@ from pellucid.nn.linear import Linear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.watching.meta import META
 
+ROWS, BUFFERS = 64, 3
+"""Rows of narrow logits that are widened at once, and the matrices of them: training.narrow_loss has them from here."""
+
 
 @dataclass(frozen=True)
 class Way:
     """How to train. rank: of LoRA on every matrix of the layers, or None for all weights.  shards: ranks that share weights, gradients
-    and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.  summed: gradients of several forwards are added in
-    float32.  loss: what the loss of the logits holds for a moment counts too, as a run has it.
+    and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.  summed: gradients of several forwards are added, in
+    float32.  loss: False for a loss with tensors of its own, which are not counted.
 
     adapted: of LoRA on some matrices, their paths within a layer; low: the numbers in all A and B then. What these keep for the backward is
     counted in each layer of a kind.
@@ -46,7 +50,7 @@ class Way:
     shards: int = 1
     master: bool = True
     summed: bool = False
-    loss: bool = False
+    loss: bool = True
     adapted: tuple[str, ...] | None = None
     low: int | None = None
 
@@ -73,14 +77,86 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     if way.shards > 1:
         kinds = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in kinds.items()}
     kept = activations(bill, way.rank, way.adapted)
-    if way.recompute:
-        kept = recomputed(bill, kept)
-    out = {f"memory.{n}": x for n, x in kinds.items()} | {"memory.activations": total(kept)}
-    if way.loss:  # log-probabilities, their gradient and the logits'; of narrow logits these and their gradient
-        rows, copies = bill.setting.context * bill.setting.batch, 3 if size == 4 else 2
-        out["memory.loss"] = product(f"{copies}·T·V·{size}", copies=copies, rows=rows, vocab=bill.config.vocab, size=size)
-    out["memory.total"] = total((n.removeprefix("memory."), 1, x) for n, x in out.items())
+    out = {f"memory.{n}": x for n, x in kinds.items()}
+    out["memory.activations"] = total(recomputed(bill, kept) if way.recompute else kept)
+    rows, vocab = bill.setting.context * bill.setting.batch, bill.config.vocab
+    if way.loss and size == 4:  # log-probabilities, their gradient and the logits'
+        out["memory.loss"] = product("3·T·V·4", three=3, rows=rows, vocab=vocab, size=size)
+    elif way.loss:  # narrow logits and their gradient, and a few rows of them, widened and not
+        wide, few = 4 * BUFFERS + size, min(ROWS, rows)
+        value = 2 * rows * vocab * size + few * vocab * wide
+        out["memory.loss"] = Number(value, f"2·T·V·{size} + rows·V·{wide}", f"2·{rows:,}·{vocab:,}·{size} + {few}·{vocab:,}·{wide}")
+    moments = {
+        "at_loss": at_loss(bill, out, way, kept),
+        "at_backward": at_backward(bill, way, kinds, kept),
+        "at_update": at_update(bill, way, kinds),
+    }
+    out |= {f"memory.{name}": n for name, n in moments.items()}
+    name, most = max(moments.items(), key=lambda item: item[1].value)
+    out["memory.total"] = Number(most.value, name, "", (f"memory.{name}",))
     return out
+
+
+def held(kinds: Mapping[str, Number]) -> list[tuple[str, int, Number]]:
+    """Return what a step holds all the time: all but the gradients."""
+    return [(name, 1, n) for name, n in kinds.items() if name != "gradients"]
+
+
+def at_loss(bill: Bill, cost: Mapping[str, Number], way: Way, kept: list[tuple[str, int, Number]]) -> Number:
+    """Return the bytes held when the logits have a gradient. Weights have theirs only where several forwards add up.
+
+    With recompute no layer's own tensors exist then.
+    """
+    names = [n.removeprefix("memory.") for n in cost if n != "memory.gradients" or way.summed]
+    parts = {name: cost[f"memory.{name}"] for name in names}
+    if way.recompute:
+        parts["activations"] = total(entry for entry in recomputed(bill, kept) if entry[0] != "largest")
+    return total((name, 1, n) for name, n in parts.items())
+
+
+def at_backward(bill: Bill, way: Way, kinds: Mapping[str, Number], kept: list[tuple[str, int, Number]]) -> Number:
+    """Return the most bytes held in a layer's backward pass: what layers up to it keep, and the gradients of those behind it."""
+    s, size = bill.setting, int(BYTES[bill.setting.activations])
+    row = s.batch * s.context * bill.config.width * size
+    of_layer = {path: int(n) for path, _, n in kept}
+    needs = {name: int(n) for name, n in working_of(bill, way).items()}
+    places = [(f"{kind.stack}layers.{kind.first}", f"{kind.stack}layers.{i}") for kind in bill.reduced.kinds for i in kind.numbers]
+    order = sorted(places, key=lambda place: (place[1].startswith("decoder"), int(place[1].rpartition(".")[2])))
+    gradients = gradients_of(bill, way, int(kinds["gradients"]))
+    behind, before = gradients.get("", 0), of_layer["outside"] + sum(of_layer.get(path, of_layer[kind]) for kind, path in order)
+    if way.recompute:
+        before = of_layer["outside"] + row * len(order)
+    most = dict[str, int]()
+    for kind, path in reversed(order):
+        own = of_layer.get(path, of_layer[kind])
+        again = own if way.recompute else 0
+        found = {"kept": before + again, "gradients": int(kinds["gradients"]) if way.summed else behind, "working": needs[kind] + row}
+        if sum(found.values()) > sum(most.values()):
+            most = found
+        before, behind = before - (row if way.recompute else own), behind + gradients.get(kind, 0)
+    return total([*held(kinds), *((name, 1, Number(n)) for name, n in most.items())])
+
+
+def gradients_of(bill: Bill, way: Way, every: int) -> dict[str, int]:
+    """Return the bytes of one layer's gradients by its kind's path, and under "" those of what is behind the layers. every: of all."""
+    if way.rank is not None:  # adapters, which are small, so all of them count from the first layer on
+        return {"": every}
+    tied, of = not any(c.path.startswith("head.") for c in bill.weights), dict[str, int]()
+    for c in bill.weights:
+        path = PLACE.fullmatch(c.path)
+        if c.weight.parameter and (path or tied or not c.path.startswith("embed")):
+            name = f"{path['stack']}layers.{path['number']}" if path else ""
+            of[name] = of.get(name, 0) + c.weight.count
+    return {name: n * every // int(bill["parameters.total"]) for name, n in of.items()}
+
+
+def at_update(bill: Bill, way: Way, kinds: Mapping[str, Number]) -> Number:
+    """Return the bytes held while the largest weight changes: two of its size in float32, and where one gradient is widened that."""
+    narrow = way.rank is None and not way.summed and BYTES[bill.setting.activations] < 4
+    largest = max(c.weight.count for c in bill.weights) if way.rank is None else 0
+    copies = 3 if narrow else 2
+    temporary = product(f"{copies}·largest·4", copies=copies, largest=largest, four=4)
+    return total([*held(kinds), ("gradients", 1, kinds["gradients"]), ("temporary", 1, temporary)])
 
 
 def recomputed(bill: Bill, kept: list[tuple[str, int, Number]]) -> list[tuple[str, int, Number]]:
@@ -195,6 +271,25 @@ def activations(bill: Bill, rank: int | None = None, adapted: tuple[str, ...] | 
     return [*out, ("outside", 1, Number(by_layer.get("", 0)))]
 
 
+def working_of(bill: Bill, way: Way) -> dict[str, int]:
+    """Return the bytes that the backward pass of one layer of each kind needs, by the kind's path."""
+    s = bill.setting
+    reduced = distinct(bill.config, copies=2)
+    model = meta_model(reduced.config, getattr(torch, s.activations))
+    model.requires_grad_(True) if way.rank is None else adapt(model, way.rank, way.adapted)
+    tokens, source = (torch.zeros(s.batch, n, dtype=torch.long, device=META) for n in (s.context, s.source or s.context))
+    with Flash():
+        found = working(model, lambda: forward(model, tokens, source))
+    return {f"{k.stack}layers.{k.first}": max(found.get(f"{k.stack}layers.{i}", 0) for i in k.built) for k in reduced.kinds}
+
+
+def forward(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> Tensor:
+    """Return the logits of an ordinary forward."""
+    if isinstance(model, Decoder):
+        return model(tokens, Step.plain(tokens, mask=prefix(tokens.shape[1]) if model.config.prefix else None))  # type: ignore[no-any-return]
+    return model(source, tokens)  # type: ignore[no-any-return]
+
+
 def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> dict[str, int]:
     """Return, by layer or "" outside, the bytes of storages that autograd saves in a forward; each once, without parameters."""
     own = {p.untyped_storage()._cdata for p in model.parameters()}
@@ -210,10 +305,7 @@ def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> dic
         return t
 
     with Flash(), layers(model, where), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.enable_grad():
-        if isinstance(model, Decoder):
-            model(tokens, Step.plain(tokens, mask=prefix(tokens.shape[1]) if model.config.prefix else None))
-        else:
-            model(source, tokens)
+        forward(model, tokens, source)
     sums: dict[str, int] = {}
     for path, n in seen.values():
         sums[path] = sums.get(path, 0) + n

@@ -119,7 +119,7 @@ def bill_panel(run: Run, log: list[dict[str, Any]]) -> TablePanel:
     counts, took = training(bill.bill, bill.way), step_seconds(log)
     flops = bill.forwards * int(counts["flops.total"])
     peak = peak_of(run.folder)
-    parts: list[list[Value]] = [[say("training.bill.part", part=name), scaled(int(n), "B"), None] for name, n in parts_of(counts)]
+    parts: list[list[Value]] = [[named(name), scaled(int(n), "B"), None] for name, n in parts_of(counts)]
     rows: list[list[Value]] = [
         [say("training.bill.memory"), scaled(int(counts["memory.total"]), "B"), None if peak is None else scaled(peak, "B")],
         *parts,
@@ -132,8 +132,13 @@ def bill_panel(run: Run, log: list[dict[str, Any]]) -> TablePanel:
     )
 
 
+def named(name: str) -> str:
+    """Return the label of a kind of memory, or of a moment of the step."""
+    return say(f"training.bill.{name}") if name.startswith("at_") else say("training.bill.part", part=name)
+
+
 def parts_of(counts: dict[str, Number]) -> Iterator[tuple[str, Number]]:
-    """Yield the kinds of memory of a bill by their names."""
+    """Yield the kinds of memory of a bill by their names, and what is held at three moments of a step."""
     yield from ((name.removeprefix("memory."), n) for name, n in counts.items() if name.startswith("memory.") and name != "memory.total")
 
 

@@ -1,0 +1,106 @@
+"""The memory of a step before it runs is what torch's allocator hands out in it, at most at once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from pellucid.api.count import billed
+from pellucid.checkpoint.new_adapter import new_adapter
+from pellucid.counting import training_memory
+from pellucid.counting.number import Number, total
+from pellucid.counting.training_memory import Way, recomputed, training
+from pellucid.families import understand
+from pellucid.nn.transformer import build
+from pellucid.training.corpus import train_tokenizer
+from pellucid.training.loop import TrainingRun, initialise
+from pellucid.training.objectives import Causal, Document
+from pellucid.training.recipe import TrainSettings
+from tiny import swapped
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 256},
+    "llama": {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4, "tie_word_embeddings": False},
+    "qwen2_moe": {
+        "hidden_size": 64,
+        "num_hidden_layers": 4,
+        "moe_intermediate_size": 64,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_expert_intermediate_size": 64,
+        "intermediate_size": 64,
+    },
+}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}
+SIZES = [(64, 1000, 4, 64), (256, 500, 4, 128), (256, 3000, 2, 16)]
+"""(width, ids, texts, tokens of a text): the loss sets the most, a layer's backward pass, or the weights' change."""
+WAYS = [(recompute, adapter, micro) for recompute in (False, True) for adapter, micro in ((False, None), (True, None), (False, 1))]
+WITHIN = 0.1
+EVERY = [(kind, size, dtype, way) for kind in CONFIGS for size in SIZES for dtype in ("float32", "bfloat16") for way in WAYS]
+
+
+def measured(run: TrainingRun, numbers: list[int]) -> int:
+    """Return the bytes at most of the second step: what the run holds between steps, and what the allocator hands out beyond it."""
+    run.one(numbers)
+    run.weights.clear()
+    lasting = [*run.model.parameters(), *run.model.buffers(), *run.weights.parameters()]
+    lasting += [t for own in run.optimizer.state.values() for t in own.values()]
+    state = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in lasting}
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        run.one(numbers)
+    events = profiled.profiler.kineto_results.events()  # type: ignore[union-attr]
+    now = most = 0
+    for _, n in sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"):
+        now += n
+        most = max(most, now)
+    return sum(state.values()) + most
+
+
+def both(
+    folder: Path, kind: str, size: tuple[int, int, int, int], dtype: str, way: tuple[bool, bool, int | None]
+) -> tuple[Callable[[], int], int]:
+    """Return what computes the bill's bytes, and the bytes that were measured."""
+    (width, ids, texts, length), (recompute, adapter, micro) = size, way
+    wide = {"n_embd": width} if kind == "gpt2" else {**HEADS, "hidden_size": width}
+    family, cfg = understand({"model_type": kind, **CONFIGS[kind], **wide, "vocab_size": ids})
+    model = build(cfg)
+    initialise(model, 4, 0.02, 1)
+    how = Way(recompute=recompute, master=dtype != "float32", summed=micro is not None)
+    if adapter:
+        new_adapter(model, family, "base", "a", 4, 8, ["layers.*.attn.[qkvo]"])
+        low = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        how = replace(how, rank=4, adapted=tuple(f"attn.{name}" for name in "kovq"), low=low)
+    rows = torch.randint(ids, (texts, length + 1), generator=torch.Generator().manual_seed(1)).tolist()
+    settings = TrainSettings(1, 9, texts, 3e-4, 1, dtype=dtype, recompute=recompute, micro=micro)
+    folder.mkdir(exist_ok=True)
+    objective = Causal(train_tokenizer(["a b c"], 300))
+    run = TrainingRun(model.train(), objective, [Document([], row) for row in rows], settings, folder)
+    bill = billed(cfg, family.name, kind, length, micro or texts, dtype, dtype, plain=dtype)
+    return lambda: int(training(bill, how)["memory.total"]), measured(run, list(range(texts)))
+
+
+@pytest.mark.quick(36)
+@pytest.mark.parametrize(("kind", "size", "dtype", "way"), EVERY)
+def test_the_bill_is_what_is_taken(tmp_path: Path, kind: str, size: Any, dtype: str, way: Any) -> None:
+    predicted, taken = both(tmp_path, kind, size, dtype, way)
+    assert abs(predicted() / taken - 1) < WITHIN, (predicted(), taken)
+
+
+@pytest.mark.parametrize(("size", "way", "moment"), [(0, WAYS[0], "at_loss"), (1, WAYS[3], "at_backward"), (2, WAYS[0], "at_update")])
+def test_each_moment_counts(tmp_path: Path, size: int, way: Any, moment: str) -> None:
+    """Without the one that sets the most the bill is less."""
+    predicted, taken = both(tmp_path, "llama", SIZES[size], "bfloat16", way)
+    assert abs(predicted() / taken - 1) < WITHIN
+    with swapped(training_memory, moment, lambda *_: Number(0)):
+        assert 1 - predicted() / taken > WITHIN
+
+
+def test_no_block_that_runs_again_keeps_its_own_at_the_loss(tmp_path: Path) -> None:
+    predicted, taken = both(tmp_path, "llama", SIZES[0], "float32", WAYS[3])
+    assert abs(predicted() / taken - 1) < WITHIN
+    with swapped(training_memory, "recomputed", lambda bill, kept: [("all", 1, total(recomputed(bill, kept)))]):
+        assert predicted() / taken - 1 > WITHIN
