@@ -1,8 +1,8 @@
 """Recomputation: the same bits with blocks that run twice, also of routers and dropout; a watch sees one run; and the bytes of the bill."""
 
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ def test_a_run_goes_on_with_and_without_it(tmp_path: Path) -> None:
 
 
 def test_freed_memory_is_given_back(tmp_path: Path) -> None:
-    """Before each step of blocks that run again; a run that keeps everything takes it again in any case."""
+    """Before each backward pass of blocks that run again; a run that keeps everything takes it again in any case."""
     for settings, times in ((AGAIN, 1), (S, 0)):
         run, trimmed = run_of(tmp_path / str(times), settings), list[int]()
         assert (run.recompute.trim is None) is (times == 0 or sys.platform != "linux")

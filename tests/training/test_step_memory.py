@@ -9,18 +9,24 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+import pellucid
 from pellucid.api.count import billed
 from pellucid.checkpoint.new_adapter import new_adapter
 from pellucid.counting import training_memory
 from pellucid.counting.number import Number, total
 from pellucid.counting.training_memory import Way, recomputed, training
+from pellucid.documents import count
+from pellucid.documents.recipe_bill import recipe_bill
 from pellucid.families import understand
 from pellucid.nn.transformer import build
+from pellucid.training import loop, run_recipe
 from pellucid.training.corpus import train_tokenizer
-from pellucid.training.loop import TrainingRun, initialise
+from pellucid.training.loop import TrainingRun, initialise, moments_of
 from pellucid.training.objectives import Causal, Document
 from pellucid.training.recipe import TrainSettings
+from text_runs import recipe_of
 from tiny import swapped
+from training import silent, unmeasured
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 256},
@@ -52,7 +58,7 @@ def measured(run: TrainingRun, numbers: list[int]) -> int:
     state = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in lasting}
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         run.one(numbers)
-    events = profiled.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = profiled.profiler.kineto_results.events()
     now = most = 0
     for _, n in sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"):
         now += n
@@ -104,3 +110,29 @@ def test_no_block_that_runs_again_keeps_its_own_at_the_loss(tmp_path: Path) -> N
     assert abs(predicted() / taken - 1) < WITHIN
     with swapped(training_memory, "recomputed", lambda bill, kept: [("all", 1, total(recomputed(bill, kept)))]):
         assert predicted() / taken - 1 > WITHIN
+
+
+def test_muon_keeps_one_moment_of_its_matrices(tmp_path: Path) -> None:
+    """The bill of a recipe has the bytes that the optimizer holds after a step, of as many ids as its table has at most."""
+    path = recipe_of(tmp_path, steps="1", train__optimizer='"muon"')
+    held = list[int]()
+
+    def counted(run: TrainingRun) -> dict[str, torch.Tensor]:
+        found = moments_of(run)
+        held.append(sum(t.numel() * t.element_size() for name, t in found.items() if not name.endswith(":step")))
+        return found
+
+    with swapped(loop, "moments_of", counted), unmeasured():
+        run = pellucid.Run(run_recipe(path, tmp_path / "run", False, 1, silent).parent)
+    bill = recipe_bill(path)
+    ids = bill.bill.config.vocab - run.model(0).config.vocab
+    assert int(training(bill.bill, bill.way)["memory.moments"]) - 8 * ids * bill.bill.config.width == held[0]
+
+
+def test_a_recipe_s_bill_is_that_of_the_model(tmp_path: Path) -> None:
+    """`count --train` has the same memory, moment by moment, for the model, rows and dtype of a recipe."""
+    of_recipe = recipe_bill(recipe_of(tmp_path, train__dtype='"bfloat16"'))
+    bill, s = of_recipe.bill, of_recipe.bill.setting
+    alone = billed(bill.config, bill.family, "alone", s.context, s.batch, s.weights, s.activations, plain=s.activations)
+    one, other = (count.document(b, how)["training"] for b, how in ((bill, of_recipe.scenario), (alone, count.scenario(train=True))))
+    assert one == other and {"memory.at_loss", "memory.at_backward", "memory.at_update", "memory.total"} <= one.keys()

@@ -41,6 +41,7 @@ class Way:
     and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.  summed: gradients of several forwards are added, in
     float32.  loss: False for a loss with tensors of its own, which are not counted.
 
+    single: the numbers of which the optimizer keeps one moment, as Muon does of its matrices, and not two.
     adapted: of LoRA on some matrices, their paths within a layer; low: the numbers in all A and B then. What these keep for the backward is
     counted in each layer of a kind.
     """
@@ -51,6 +52,7 @@ class Way:
     master: bool = True
     summed: bool = False
     loss: bool = True
+    single: int = 0
     adapted: tuple[str, ...] | None = None
     low: int | None = None
 
@@ -72,6 +74,8 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     each = size if way.rank is None and not way.summed else 4
     kinds["gradients"] = product(f"{of}·{each}", trained=trained, each=each)
     kinds["moments"] = product(f"2·{of}·4", two=2, trained=trained, four=4)  # AdamW's two, arXiv 1711.05101
+    if way.single:
+        kinds["moments"] = Number(8 * trained - 4 * way.single, f"2·{of}·4 − M·4", f"2·{trained:,}·4 − {way.single:,}·4")
     if way.master and size < 4 and way.rank is None:
         kinds["master"] = product("N·4", every=every, four=4)
     if way.shards > 1:
@@ -191,7 +195,7 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
         return out
     active = int(bill["parameters.active"])
     out["flops.textbook"] = product("6·N·T", six=6, active=active, rows=rows)
-    if way == Way(shards=way.shards, master=way.master, summed=way.summed, loss=way.loss):
+    if way == Way(shards=way.shards, master=way.master, summed=way.summed, loss=way.loss, single=way.single):
         out["flops.attention"] = product("3·attention", three=3, mixing=int(mixing))
         out["flops.idle"] = product("6·T·(matrices − N)", six=6, rows=rows, idle=through - active)
     return out

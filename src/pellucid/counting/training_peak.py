@@ -29,10 +29,10 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        for t in tree_leaves(out):
-            if not isinstance(t, Tensor):
+        for made in tree_leaves(out):
+            if not isinstance(made, Tensor):
                 continue
-            storage = t.untyped_storage()
+            storage = made.untyped_storage()
             if storage._cdata not in given and storage._cdata not in self.alive:
                 self.alive[storage._cdata] = storage.nbytes()
                 self.now += storage.nbytes()
@@ -70,9 +70,9 @@ def working(model: nn.Module, forward: Callable[[], Tensor]) -> dict[str, int]:
                 result.register_hook(partial(begin, path))
 
         handles: list[Any] = []
-        for path, m in model.named_modules():
-            if path.rpartition(".")[0].endswith("layers"):
-                handles += [m.register_forward_pre_hook(partial(entered, path)), m.register_forward_hook(partial(left, path))]
+        for place, m in model.named_modules():
+            if place.rpartition(".")[0].endswith("layers"):
+                handles += [m.register_forward_pre_hook(partial(entered, place)), m.register_forward_hook(partial(left, place))]
         try:
             with torch.enable_grad():
                 logits = forward()

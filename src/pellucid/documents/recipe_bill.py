@@ -21,6 +21,7 @@ from pellucid.families import understand
 from pellucid.families.family import Family
 from pellucid.messages import say
 from pellucid.nn.transformer import build
+from pellucid.training.optimizers import orthogonalised
 from pellucid.training.pipeline import tokenizer_table
 from pellucid.training.recipe import Recipe, read_recipe
 from pellucid.training.recipe_tables import DistilSettings, RewardSettings
@@ -95,7 +96,11 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
         tokens = recipe.length.tokens
         steps = None if tokens is None else math.ceil(tokens / (recipe.train.batch * recipe.texts_a_row * data.length))
         bill.notes.append(say("count.recipe.epochs" if tokens is None else "count.recipe.least"))
-    return RecipeBill(bill, steps, recipe.train.batch // rows, price, way_of(recipe, family, cfg))
+    way = way_of(recipe, family, cfg)
+    if recipe.train.optimizer == "muon" and recipe.adapter is None:
+        matrices = (c for c in bill.weights if orthogonalised(c.path, len(c.weight.shape)))
+        way = replace(way, single=sum(c.times * c.weight.count for c in matrices))
+    return RecipeBill(bill, steps, recipe.train.batch // rows, price, way)
 
 
 def require_memory(path: Path, root: Path, free: Callable[[], int | None] = free_memory) -> None:

@@ -242,11 +242,11 @@ class TrainingRun:
         parts = self.batches(numbers)
         targets, units = self.ranks.totals([sum(map(targets_in, parts)), sum(map(self.criterion.units, parts))])
         self.weights.clear()
-        self.recompute.give_back()
         for part in losses(self.criterion, self.model, parts, self.balance, self.draws(), int(units)):
             value, figures = value + float(part.loss.detach()), added(figures, part.figures)
             if not math.isfinite(value):
                 break
+            self.recompute.give_back()
             part.differentiated.backward()
         if self.ranks.data > 1:
             names = self.criterion.figures

@@ -72,6 +72,11 @@ def orthogonal(u: Tensor) -> Tensor:
     return x.mT if u.shape[-2] > u.shape[-1] else x
 
 
+def orthogonalised(path: str, ndim: int) -> bool:
+    """Return whether Muon changes a parameter: a matrix of a layer, or a stack of these."""
+    return "layers." in path and ndim >= 2 and "bias" not in path
+
+
 class Named(Protocol):
     """Parameters by path: a model's, or master weights."""
 
@@ -82,12 +87,10 @@ class Named(Protocol):
 def optimizer(model: Named, s: TrainSettings) -> AdamW:
     """Return the optimizer of what trains in a model; matrices decay, norms and biases do not."""
     trained = {path: p for path, p in model.named_parameters() if p.requires_grad}
-    orthogonalised = {
-        path: p for path, p in trained.items() if s.optimizer == "muon" and "layers." in path and p.ndim >= 2 and "bias" not in path
-    }
-    decays = [p for path, p in trained.items() if p.ndim >= 2 and path not in orthogonalised]
+    turned = {path: p for path, p in trained.items() if s.optimizer == "muon" and orthogonalised(path, p.ndim)}
+    decays = [p for path, p in trained.items() if p.ndim >= 2 and path not in turned]
     stays = [p for p in trained.values() if p.ndim < 2]
     groups: list[dict[str, Any]] = [{"params": decays, "weight_decay": s.weight_decay}, {"params": stays, "weight_decay": 0.0}]
-    if orthogonalised:
-        groups.append({"params": list(orthogonalised.values()), "weight_decay": s.weight_decay, "muon": True, "momentum": s.momentum})
-    return (Muon if orthogonalised else AdamW)(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
+    if turned:
+        groups.append({"params": list(turned.values()), "weight_decay": s.weight_decay, "muon": True, "momentum": s.momentum})
+    return (Muon if turned else AdamW)(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
