@@ -41,6 +41,7 @@ class Way:
     and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.  summed: gradients of several forwards are added, in
     float32.  loss: False for a loss with tensors of its own, which are not counted.
 
+    copied: states are saved beside the steps, from a copy of weights and moments.
     single: the numbers of which the optimizer keeps one moment, as Muon does of its matrices, and not two.
     adapted: of LoRA on some matrices, their paths within a layer; low: the numbers in all A and B then. What these keep for the backward is
     counted in each layer of a kind.
@@ -52,6 +53,7 @@ class Way:
     master: bool = True
     summed: bool = False
     loss: bool = True
+    copied: bool = False
     single: int = 0
     adapted: tuple[str, ...] | None = None
     low: int | None = None
@@ -78,6 +80,8 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
         kinds["moments"] = Number(8 * trained - 4 * way.single, f"2·{of}·4 − M·4", f"2·{trained:,}·4 − {way.single:,}·4")
     if way.master and size < 4 and way.rank is None:
         kinds["master"] = product("N·4", every=every, four=4)
+    if way.copied:
+        kinds["copy"] = total([("4·numbers", 1, Number(4 * trained)), ("moments", 1, kinds["moments"])])
     if way.shards > 1:
         kinds = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in kinds.items()}
     kept = activations(bill, way.rank, way.adapted)
@@ -195,7 +199,7 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
         return out
     active = int(bill["parameters.active"])
     out["flops.textbook"] = product("6·N·T", six=6, active=active, rows=rows)
-    if way == Way(shards=way.shards, master=way.master, summed=way.summed, loss=way.loss, single=way.single):
+    if way == Way(shards=way.shards, master=way.master, summed=way.summed, loss=way.loss, copied=way.copied, single=way.single):
         out["flops.attention"] = product("3·attention", three=3, mixing=int(mixing))
         out["flops.idle"] = product("6·T·(matrices − N)", six=6, rows=rows, idle=through - active)
     return out

@@ -149,7 +149,8 @@ def way_of(recipe: Recipe, family: Family, cfg: Config) -> Way:
     """Return what trains, and in which dtypes. The matrices of an adapter are found as the run finds them, on a model without numbers."""
     a, s = recipe.adapter, recipe.train
     logits = recipe.aim is None  # other losses have tensors of their own
-    every = Way(recompute=s.recompute, loss=logits, master=s.dtype != FULL, summed=(s.micro or s.batch) < s.batch)
+    several = (s.micro or s.batch) < s.batch
+    every = Way(recompute=s.recompute, loss=logits, master=s.dtype != FULL, summed=several, copied=s.save_beside)
     if a is None:
         return every
     with META:

@@ -19,7 +19,8 @@ from pellucid.terminal.table import Cell, Column, prose, table
 
 MEMORY = {
     "weights": "count.train.weights", "adapters": "count.train.adapters", "gradients": "count.train.gradients",
-    "moments": "count.train.moments", "master": "count.train.master", "activations": "count.train.activations", "loss": "count.train.loss",
+    "moments": "count.train.moments", "master": "count.train.master", "copy": "count.train.copy",
+    "activations": "count.train.activations", "loss": "count.train.loss",
     "at_loss": "count.train.at_loss", "at_backward": "count.train.at_backward", "at_update": "count.train.at_update",
     "total": "count.train.memory",
 }  # fmt: skip

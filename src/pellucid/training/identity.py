@@ -1,8 +1,7 @@
 """The identity of a training run: a saved state is resumed only if every later number would be the same.
 
-The intervals of logging and saving, the number of states kept, recomputation, and what a step that is not
-finite does change no earlier number and may differ. The number of steps
-changes the learning rate and may not, except at a constant rate (`floor = 1`), where it may be raised, and in the stable part of "wsd".
+The intervals of logging and saving, whether it is saved beside the steps, the number of states kept, recomputation, and what a step that is
+not finite does change no earlier number and may differ. The number of steps changes the learning rate and may not, except at a constant rate (`floor = 1`), where it may be raised, and in the stable part of "wsd".
 """
 
 import hashlib
@@ -22,7 +21,7 @@ from pellucid.training.objectives import Document, Objective
 from pellucid.training.recipe import TrainSettings
 from pellucid.training.text_rows import TrainingRows
 
-FREE = {"log_every", "save_every", "keep", "recompute", "on_nan", "skips"}
+FREE = {"log_every", "save_every", "save_beside", "keep", "recompute", "on_nan", "skips"}
 HASHES = {"model", "documents", "sources", "tokenizer", "base", "references", "teacher", "reward.file"}
 MACHINE = {"torch", "threads", "cpu", "pellucid", "ranks"}
 """What rounding depends on: with other values a run goes on along another curve, as good a one."""

@@ -31,6 +31,7 @@ from pellucid.training.objectives import Batch, Document, Objective
 from pellucid.training.optimizers import optimizer
 from pellucid.training.recipe import TrainSettings
 from pellucid.training.recompute import Recompute
+from pellucid.training.save_thread import SaveThread
 from pellucid.training.saves import newest, read_state, save_state, set_aside
 from pellucid.training.text_rows import TrainingRows
 from pellucid.training.trained_weights import weights_of
@@ -154,6 +155,7 @@ class TrainingRun:
         self.balance, self.dropout = balance_of(model, s), Dropout(model, s.seed)
         self.weights, self.recompute = weights_of(model, s, self.ranks.count > 1), Recompute(model, s.recompute)
         self.optimizer, self.step, self.tokens = optimizer(self.weights, s), 0, 0
+        self.saves = SaveThread()
         self.skipped = 0  # steps in a row, up to the last one, that changed nothing
         own = {"ranks": str(self.ranks), **self.criterion.identity, **origin}
         self.identity = {**identity(model.config, objective, documents, s), **own}
@@ -169,11 +171,22 @@ class TrainingRun:
 
         on: called with each log entry.  take: takes a step on these documents and returns its entry, by default `one`.
         """
+        with self.saves:
+            return self.stepped(progress, stopped, on, take or self.one)
+
+    def stepped(
+        self,
+        progress: Callable[[dict[str, Any]], None],
+        stopped: Callable[[], bool],
+        on: Callable[[dict[str, Any]], None],
+        take: Callable[[list[int]], dict[str, Any]],
+    ) -> bool:
+        """Take the steps of `train`."""
         steps = feed(self.documents, self.s, self.step)
         self.model.train()
         started, before = time.monotonic(), self.tokens
         while self.step < self.s.steps:
-            entry = (take or self.one)(next(steps))
+            entry = take(next(steps))
             if self.held_out is not None and (self.step % self.held_out.every == 0 or self.step == self.s.steps):
                 entry |= self.held_out.entry(self.model)
             self.log(entry)
@@ -221,6 +234,7 @@ class TrainingRun:
             if self.skipped == self.s.skips:
                 self.step -= self.skipped  # the weights are those of that step
                 self.save()
+                self.saves.wait()
                 raise TrainError("train.skips", step=fault.values["step"], count=self.skipped, saved=self.step) from None
             self.balance.forget()
             self.step, self.skipped = self.step + 1, self.skipped + 1
@@ -302,9 +316,19 @@ class TrainingRun:
         weights = {path: self.sharding.joined(path, t.detach()) for path, t in self.weights.changing().items()}
         if not self.ranks.first:
             return
-        sync(self.folder / "log.jsonl")
-        about = {"tokens": self.tokens, "skipped": self.skipped, "identity": self.identity}
-        save_state(self.folder / "saves", self.step, weights, moments, about, self.s.keep)
+        about, step = {"tokens": self.tokens, "skipped": self.skipped, "identity": self.identity}, self.step
+        if self.s.save_beside:
+            self.saves.wait()  # before what it writes is copied over
+            weights, moments = self.saves.copied("weight", weights), self.saves.copied("moment", moments)
+
+        def save() -> None:
+            sync(self.folder / "log.jsonl")
+            save_state(self.folder / "saves", step, weights, moments, about, self.s.keep)
+
+        if self.s.save_beside:
+            self.saves.start(save)
+        else:
+            save()
 
     def resume(self, restart: bool = False, inexact: bool = False) -> list[str]:
         """Resume from the newest state that verifies, or start if none was saved. Returns the faults of later states, moved aside.

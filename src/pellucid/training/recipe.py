@@ -52,6 +52,7 @@ class TrainSettings:
     from one pool sorted by length, so that little is padded.
     dtype: of forward and backward; the weights that the optimizer changes, and its moments, are float32 in any case.
     recompute: a block keeps its input alone for the backward pass, and runs again there.
+    save_beside: a state is copied, and written while the next steps are taken.
     on_nan: what follows where a loss or a gradient is not finite: "stop", the run ends; "skip", the step changes no weight.  skips: how
     many steps in a row may be skipped.
     """
@@ -81,6 +82,7 @@ class TrainSettings:
     skips: int = 0
     spread: float = 0.02  # standard deviation of the first weights
     save_every: int = 1000
+    save_beside: bool = False
     keep: int | None = 2  # of the newest states; None, "all" in a recipe, keeps every one
     log_every: int = 50
 

@@ -1,7 +1,7 @@
 """Runs of training that are killed at random times, some of them several times, and go on: each must end in the same bits.
 
 Half of the signals are SIGKILL, the others SIGTERM. The run prepares texts or facts, takes steps in micro-batches, records some, asks
-questions and saves. No state may be lost once there is one.
+questions and saves, one recipe beside its steps. No state may be lost once there is one.
 """
 
 import json
@@ -33,7 +33,9 @@ def prepare(folder: Path) -> Attempt:
     """Make the recipes, and what each ends in if nothing interrupts it. This process itself never trains: its forks could not then."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     few_forms(corpus_of(folder / "corpus", "France", "Spain") / "forms.json")
-    (folder / "film.toml").write_text(RECIPE.replace("save_every = 4", "save_every = 2").replace("batch = 4", "batch = 4\nmicro = 2"))
+    (folder / "film.toml").write_text(
+        RECIPE.replace("save_every = 4", "save_every = 2").replace("batch = 4", "batch = 4\nmicro = 2\nsave_beside = true")
+    )
     write_texts(folder)
     texts = RECIPE.replace('folder = "corpus"', 'files = ["text/*.txt", "b.jsonl"]\nlength = 32\nheld_out = 0.1').replace("quiz = 10\n", "")
     (folder / "texts.toml").write_text(texts.replace('"film"', '"texts"').replace("save_every = 4", "save_every = 3"), encoding="utf-8")
