@@ -52,8 +52,7 @@ def working(model: nn.Module, forward: Callable[[], Tensor]) -> dict[str, int]:
 
         def end(path: str, _: Tensor) -> None:
             if running and running[0][0] == path:
-                _, begun = running.pop()
-                out[path] = max(out.get(path, 0), live.most - begun)
+                out[path] = max(out.get(path, 0), live.most - running.pop()[1])
 
         def begin(path: str, gradient: Tensor) -> None:
             for other, _ in list(running):  # a layer's output is the input of the next one

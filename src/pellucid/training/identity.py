@@ -1,7 +1,8 @@
 """The identity of a training run: a saved state is resumed only if every later number would be the same.
 
-The intervals of logging and saving, whether it is saved beside the steps, the number of states kept, recomputation, and what a step that is
-not finite does change no earlier number and may differ. The number of steps changes the learning rate and may not, except at a constant rate (`floor = 1`), where it may be raised, and in the stable part of "wsd".
+How often is logged and saved, whether beside the steps, the number of states kept, recomputation, and what a step that is not finite does
+change no earlier number and may differ. The number of steps changes the learning rate and may not, except at a constant rate
+(`floor = 1`), where it may be raised, and in the stable part of "wsd".
 """
 
 import hashlib
