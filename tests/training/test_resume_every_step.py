@@ -65,21 +65,21 @@ def settings(optimizer: str, schedule: str, dtype: str) -> TrainSettings:
 @pytest.mark.parametrize(("optimizer", "schedule", "objective", "dtype"), GRID)
 def test_stopped_after_each_step(optimizer: str, schedule: str, objective: str, dtype: str, tmp_path: Path) -> None:
     s = settings(optimizer, schedule, dtype)
-    whole = run_of(tmp_path / "whole", s, objective)
-    assert whole.train(silent)
-    assert ended(stopped_after_each(tmp_path / "parts", s, objective)) == ended(whole)
+    uninterrupted = run_of(tmp_path / "whole", s, objective)
+    assert uninterrupted.train(silent)
+    assert ended(stopped_after_each(tmp_path / "parts", s, objective)) == ended(uninterrupted)
 
 
 @pytest.mark.parametrize("lost", ["momentum", "exp_avg"])
 def test_a_lost_moment_is_seen(lost: str, tmp_path: Path) -> None:
     """Of Muon's matrices, and of AdamW's other weights."""
     s = settings("muon", "wsd", "float32")
-    whole = run_of(tmp_path / "whole", s, "causal")
-    whole.train(silent)
+    uninterrupted = run_of(tmp_path / "whole", s, "causal")
+    uninterrupted.train(silent)
     read = saves.read_tensor
 
     def without(entry: Any) -> torch.Tensor:
         return read(entry) * (0.0 if entry.name.endswith(f":{lost}") else 1.0)
 
     with swapped(saves, "read_tensor", without):
-        assert ended(stopped_after_each(tmp_path / "parts", s, "causal")) != ended(whole)
+        assert ended(stopped_after_each(tmp_path / "parts", s, "causal")) != ended(uninterrupted)

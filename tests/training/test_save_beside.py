@@ -88,9 +88,9 @@ def test_a_fault_ends_the_run(at: int, tmp_path: Path) -> None:
     with swapped(loop, "save_state", full), pytest.raises(TrainError, match="No space left"):
         run.train(silent)
     assert run.step == min(at + 3, 12)
-    whole = run_of(tmp_path / "whole")
-    whole.train(silent)
-    assert state(resumed(tmp_path / "run", s=BESIDE)) == state(whole)
+    uninterrupted = run_of(tmp_path / "whole")
+    uninterrupted.train(silent)
+    assert state(resumed(tmp_path / "run", s=BESIDE)) == state(uninterrupted)
 
 
 def test_another_fault_is_not_hidden(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_killed_at_any_moment(tmp_path: Path, request: pytest.FixtureRequest) ->
     """kill -9 at each border of the disk, while steps are taken: once a state is whole one always is, and the run ends in the same bits."""
     if run_apart(request):
         return
-    whole = run_of(tmp_path / "whole")
-    whole.train(silent)
+    uninterrupted = run_of(tmp_path / "whole")
+    uninterrupted.train(silent)
     moment, died = 0, 0
     while True:
         moment += 1 if FULL else 12
@@ -125,7 +125,7 @@ def test_killed_at_any_moment(tmp_path: Path, request: pytest.FixtureRequest) ->
         status = killed(moment, BORDERS, lambda: run_of(folder, BESIDE).train(silent))
         assert status in (0, signal.SIGKILL), status
         assert newest(folder / "saves")[0] is not None or moment <= 16, moment
-        assert state(resumed(folder, s=BESIDE)) == state(whole)
+        assert state(resumed(folder, s=BESIDE)) == state(uninterrupted)
         shutil.rmtree(folder)
         died += status != 0
         if status == 0:
@@ -135,10 +135,10 @@ def test_killed_at_any_moment(tmp_path: Path, request: pytest.FixtureRequest) ->
 
 def test_the_bill_has_the_copy(tmp_path: Path) -> None:
     """float32 weights and their moments, of as many ids as the table has at most."""
-    held = list[int]()
+    sizes = list[int]()
 
     def start(self: SaveThread, save: Any) -> None:
-        held.append(sum(t.numel() * t.element_size() for name, t in self.held.items() if not name.endswith(":step")))
+        sizes.append(sum(t.numel() * t.element_size() for name, t in self.copies.items() if not name.endswith(":step")))
         begin(self, save)
 
     begin = SaveThread.start
@@ -148,5 +148,5 @@ def test_the_bill_has_the_copy(tmp_path: Path) -> None:
     bill = recipe_bill(path)
     numbers = training(bill.bill, bill.way)
     ids = bill.bill.config.vocab - pellucid.Run(tmp_path / "run").model(0).config.vocab
-    assert int(numbers["memory.copy"]) - 12 * ids * bill.bill.config.width == held[0]
+    assert int(numbers["memory.copy"]) - 12 * ids * bill.bill.config.width == sizes[0]
     assert int(numbers["memory.at_update"]) > int(numbers["memory.copy"]) + int(numbers["memory.moments"])

@@ -115,18 +115,18 @@ def test_no_block_that_runs_again_keeps_its_own_at_the_loss(tmp_path: Path) -> N
 def test_muon_keeps_one_moment_of_its_matrices(tmp_path: Path) -> None:
     """The bill of a recipe has the bytes that the optimizer holds after a step, of as many ids as its table has at most."""
     path = recipe_of(tmp_path, steps="1", train__optimizer='"muon"')
-    held = list[int]()
+    sizes = list[int]()
 
     def counted(run: TrainingRun) -> dict[str, torch.Tensor]:
-        found = moments_of(run)
-        held.append(sum(t.numel() * t.element_size() for name, t in found.items() if not name.endswith(":step")))
-        return found
+        moments = moments_of(run)
+        sizes.append(sum(t.numel() * t.element_size() for name, t in moments.items() if not name.endswith(":step")))
+        return moments
 
     with swapped(loop, "moments_of", counted), unmeasured():
         run = pellucid.Run(run_recipe(path, tmp_path / "run", False, 1, silent).parent)
     bill = recipe_bill(path)
     ids = bill.bill.config.vocab - run.model(0).config.vocab
-    assert int(training(bill.bill, bill.way)["memory.moments"]) - 8 * ids * bill.bill.config.width == held[0]
+    assert int(training(bill.bill, bill.way)["memory.moments"]) - 8 * ids * bill.bill.config.width == sizes[0]
 
 
 def test_a_recipe_s_bill_is_that_of_the_model(tmp_path: Path) -> None:

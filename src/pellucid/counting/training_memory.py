@@ -105,7 +105,7 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     return out
 
 
-def held(kinds: Mapping[str, Number]) -> list[tuple[str, int, Number]]:
+def lasting(kinds: Mapping[str, Number]) -> list[tuple[str, int, Number]]:
     """Return what a step holds all the time: all but the gradients."""
     return [(name, 1, n) for name, n in kinds.items() if name != "gradients"]
 
@@ -138,11 +138,11 @@ def at_backward(bill: Bill, way: Way, kinds: Mapping[str, Number], kept: list[tu
     for kind, path in reversed(order):
         own = of_layer.get(path, of_layer[kind])
         again = own if way.recompute else 0
-        found = {"kept": before + again, "gradients": int(kinds["gradients"]) if way.summed else behind, "working": needs[kind] + row}
-        if sum(found.values()) > sum(most.values()):
-            most = found
+        bytes_of = {"kept": before + again, "gradients": int(kinds["gradients"]) if way.summed else behind, "working": needs[kind] + row}
+        if sum(bytes_of.values()) > sum(most.values()):
+            most = bytes_of
         before, behind = before - (row if way.recompute else own), behind + gradients.get(kind, 0)
-    return total([*held(kinds), *((name, 1, Number(n)) for name, n in most.items())])
+    return total([*lasting(kinds), *((name, 1, Number(n)) for name, n in most.items())])
 
 
 def gradients_of(bill: Bill, way: Way, every: int) -> dict[str, int]:
@@ -164,7 +164,7 @@ def at_update(bill: Bill, way: Way, kinds: Mapping[str, Number]) -> Number:
     largest = max(c.weight.count for c in bill.weights) if way.rank is None else 0
     copies = 3 if narrow else 2
     temporary = product(f"{copies}·largest·4", copies=copies, largest=largest, four=4)
-    return total([*held(kinds), ("gradients", 1, kinds["gradients"]), ("temporary", 1, temporary)])
+    return total([*lasting(kinds), ("gradients", 1, kinds["gradients"]), ("temporary", 1, temporary)])
 
 
 def recomputed(bill: Bill, kept: list[tuple[str, int, Number]]) -> list[tuple[str, int, Number]]:
@@ -287,8 +287,8 @@ def working_of(bill: Bill, way: Way) -> dict[str, int]:
     model.requires_grad_(True) if way.rank is None else adapt(model, way.rank, way.adapted)
     tokens, source = (torch.zeros(s.batch, n, dtype=torch.long, device=META) for n in (s.context, s.source or s.context))
     with Flash():
-        found = working(model, lambda: forward(model, tokens, source))
-    return {f"{k.stack}layers.{k.first}": max(found.get(f"{k.stack}layers.{i}", 0) for i in k.built) for k in reduced.kinds}
+        by_layer = working(model, lambda: forward(model, tokens, source))
+    return {f"{k.stack}layers.{k.first}": max(by_layer.get(f"{k.stack}layers.{i}", 0) for i in k.built) for k in reduced.kinds}
 
 
 def forward(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> Tensor:

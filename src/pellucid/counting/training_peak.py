@@ -46,19 +46,19 @@ class LiveBytes(TorchDispatchMode):
 
 def working(model: nn.Module, forward: Callable[[], Tensor]) -> dict[str, int]:
     """Return, by the path of a layer, the most bytes that its backward pass holds beyond those alive as it begins. forward: to logits."""
-    with LiveBytes() as live:
+    with LiveBytes() as tracker:
         out: dict[str, int] = {}
         running: list[tuple[str, int]] = []  # the layer whose backward pass runs, and the bytes alive as it began
 
         def end(path: str, _: Tensor) -> None:
             if running and running[0][0] == path:
-                out[path] = max(out.get(path, 0), live.most - running.pop()[1])
+                out[path] = max(out.get(path, 0), tracker.most - running.pop()[1])
 
         def begin(path: str, gradient: Tensor) -> None:
             for other, _ in list(running):  # a layer's output is the input of the next one
                 end(other, gradient)
-            live.most = live.now
-            running.append((path, live.now))
+            tracker.most = tracker.now
+            running.append((path, tracker.now))
 
         def entered(path: str, m: nn.Module, args: tuple[Any, ...]) -> None:
             if args[0].requires_grad:

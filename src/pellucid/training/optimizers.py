@@ -87,10 +87,10 @@ class Named(Protocol):
 def optimizer(model: Named, s: TrainSettings) -> AdamW:
     """Return the optimizer of what trains in a model; matrices decay, norms and biases do not."""
     trained = {path: p for path, p in model.named_parameters() if p.requires_grad}
-    turned = {path: p for path, p in trained.items() if s.optimizer == "muon" and orthogonalised(path, p.ndim)}
-    decays = [p for path, p in trained.items() if p.ndim >= 2 and path not in turned]
+    matrices = {path: p for path, p in trained.items() if s.optimizer == "muon" and orthogonalised(path, p.ndim)}
+    decays = [p for path, p in trained.items() if p.ndim >= 2 and path not in matrices]
     stays = [p for p in trained.values() if p.ndim < 2]
     groups: list[dict[str, Any]] = [{"params": decays, "weight_decay": s.weight_decay}, {"params": stays, "weight_decay": 0.0}]
-    if turned:
-        groups.append({"params": list(turned.values()), "weight_decay": s.weight_decay, "muon": True, "momentum": s.momentum})
-    return (Muon if turned else AdamW)(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
+    if matrices:
+        groups.append({"params": list(matrices.values()), "weight_decay": s.weight_decay, "muon": True, "momentum": s.momentum})
+    return (Muon if matrices else AdamW)(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)

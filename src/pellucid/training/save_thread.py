@@ -18,16 +18,16 @@ class SaveThread:
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
         self.fault: BaseException | None = None
-        self.held: dict[str, Tensor] = {}
+        self.copies: dict[str, Tensor] = {}
 
     def copied(self, kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return copies, in the memory of the last save's. Call `wait` before. kind: of tensors that have names of their own."""
         out = {}
         for name, t in tensors.items():
             key = f"{kind} {name}"
-            if key not in self.held or self.held[key].shape != t.shape:
-                self.held[key] = torch.empty_like(t, device="cpu")
-            out[name] = self.held[key].copy_(t.detach())
+            if key not in self.copies or self.copies[key].shape != t.shape:
+                self.copies[key] = torch.empty_like(t, device="cpu")
+            out[name] = self.copies[key].copy_(t.detach())
         return out
 
     def start(self, save: Callable[[], object]) -> None:
