@@ -29,6 +29,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "budget": {"view": "budget", "budget": "beside:gpt2-small device:h200"},
     "change": {"view": "change", "edits": ZERO},
     "tour": {"tour": 6},
+    "story": {"scene": 4},
     "tokens": {"view": "tokens", "text": "The capital of 中国", "beside": "pellucid/capitals-bert"},
     "gallery": {"view": "exhibits"},
     "exhibit": {"view": "exhibits", "exhibit": "residual"},

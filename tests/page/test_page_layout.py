@@ -17,6 +17,7 @@ ZERO = json.dumps([["layers.1.attn.z", "0,:,:,:", "to", "0"]])
 DEEPSEEK = {"model": "pellucid/capitals-deepseek"}
 PLACES: dict[str, dict[str, Any]] = {
     "map": {"view": "map", "steps": 2, "step": 1},
+    "story": {"scene": 7},
     "life": {},
     "steps": {"steps": 3, "step": 1},
     "routed": DEEPSEEK,

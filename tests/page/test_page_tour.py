@@ -91,6 +91,11 @@ def expected(run: Trace) -> dict[str, dict[str, Any]]:
         "mix": {"head": head, "token": pieces[-1], "width": 32, "value": number(float(value[f"{BLOCK}.attn.z"][0, -1, head, 0]))},
         "sum": {"token": pieces[-1], "before": first("start"), "added": first(f"{BLOCK}.attn"), "after": first(f"{BLOCK}.mid")},
         "neurons": {"width": 512, "token": pieces[-1], "count": int((value[f"{BLOCK}.ffn.neurons"][0, -1] > 0).sum())},
+        "out": {
+            "token": pieces[-1],
+            "sum": f"{first(f'{BLOCK}.mid')} + {first(f'{BLOCK}.ffn')}",
+            "after": first(f"{BLOCK}.out"),
+        },
         "blocks": {"count": 4, "before": largest(f"{BLOCK}.out"), "after": largest("layers.3.out")},
         "logits": best | {"value": number(float(logits[picked]))},
         "answer": best | {"probability": chance(1)},

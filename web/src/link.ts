@@ -32,12 +32,13 @@ export interface Place {
   trained: number; // the recorded step of a training, 0 the newest
   weight: string; // of which a cell is explained, as "layers.2.ffn.down.weight 5,17"
   tour: number; // of a station, from 1; 0 is no tour
+  scene: number; // of the story, from 1; 0 is no story
 }
 
-export const NOWHERE: Place = { view: "map", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", trail: "", sampling: "", forced: "", trial: "", why: false, budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", text: "", by: "", beside: "", special: true, trained: 0, weight: "", tour: 0 };
+export const NOWHERE: Place = { view: "map", model: "", with: "", prompt: "", steps: 1, step: 0, block: "", head: 0, position: -1, tensor: "", cell: "", trail: "", sampling: "", forced: "", trial: "", why: false, budget: "", edits: "", against: "", other: "", sweep: "", exhibit: "", on: "", controls: "", text: "", by: "", beside: "", special: true, trained: 0, weight: "", tour: 0, scene: 0 };
 const LONGEST = 60_000; // characters of a prompt in a link: as many ids as a run may have
 const RIVER = ["tensor", "cell", "block", "tour"] as const; // an address with one of these and no view is of the cards
-const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], trained: [0, 1_000_000_000], tour: [0, 99] } as const;
+const NUMBERS = { steps: [1, 256], step: [0, 255], head: [0, 4095], position: [-1, 1_000_000], trained: [0, 1_000_000_000], tour: [0, 99], scene: [0, 8] } as const;
 
 // Only what differs from where the page opens, and the view of the cards, without which they would not open.
 export function written(place: Place): string {

@@ -1,4 +1,4 @@
-// Settings that outlive the page: language, theme, whether colours go by the root of magnitudes and the residual stream has one scale, the tour's station. The language comes from ?lang=, else the stored one, else the browser's.
+// Settings that outlive the page: language, theme, whether colours go by the root of magnitudes and the residual stream has one scale, the tour's station, and whether the story was offered and answered. The language comes from ?lang=, else the stored one, else the browser's.
 
 import type { Scheme } from "./draw/colour";
 import { embedded } from "./live/present";
@@ -19,7 +19,7 @@ function theme(): Theme {
   return chosen === "light" || chosen === "dark" ? chosen : matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-export const settings = $state({ language: language(), theme: theme(), root: kept("root") !== "false", together: kept("together") === "true", tour: Number(kept("tour")) || 1 });
+export const settings = $state({ language: language(), theme: theme(), root: kept("root") !== "false", together: kept("together") === "true", tour: Number(kept("tour")) || 1, met: kept("met") === "true" });
 
 // The colour map of signed numbers in the chosen theme.
 export const toned = (scheme: Scheme): Scheme => (scheme === "signed" && settings.theme === "dark" ? "night" : scheme);

@@ -38,7 +38,7 @@ const STATIONS: (keyof Place)[] = ["view", "model", "with", "prompt", "tensor", 
 export function go(change: Partial<Place>): void {
   const next = { ...place, ...change };
   if (next.trail !== "" && !("trail" in change) && trails.indexOf(trails.read(next.trail), stop(next)) < 0) change = { ...change, trail: "" }; // another cell is on no trail
-  const station = STATIONS.some((key) => key in change && change[key] !== place[key]);
+  const station = STATIONS.some((key) => key in change && change[key] !== place[key]) || ("scene" in change && (change.scene === 0) !== (place.scene === 0)); // the story is one entry
   Object.assign(place, change);
   const address = `#${written(place)}`;
   if (location.protocol === "about:") return; // a frame without an address
