@@ -108,7 +108,8 @@ def test_every_view_of_the_file_works(browser: Browser, file: Path, run: Trace) 
         assert tab.page.get_attribute("tr[data-id] >> nth=0", "data-id") == str(int(run.all("logits")[0].value[0, -1].argmax()))
         open_file(tab, file, "tr[data-step='1'] [data-total]", view="cache", prompt=PROMPT, steps=2)
         open_file(tab, file, "table", view="budget", prompt=PROMPT)
-        assert tab.page.locator("nav .save").count() == 0
+        tab.page.click(".share .opener")
+        assert tab.page.locator("[data-share='html']").count() == 0 < tab.page.locator("[data-share='png']").count()
 
 
 def test_why_runs_the_model_without_each_part(browser: Browser, file: Path, model: Model) -> None:

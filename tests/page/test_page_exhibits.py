@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from browser import Tab, next_load, open_file, open_offline_tab, open_tab
+from browser import Tab, next_load, open_file, open_offline_tab, open_tab, save_by_menu
 from pellucid.commands import main
 from pellucid.documents.exhibit import exhibit_document
 from pellucid.documents.number import number
@@ -326,7 +326,7 @@ def test_a_file_saved_by_the_page_shows_it(browser: Browser, address: str, tmp_p
     with open_tab(browser, address) as tab:
         show(tab, "norms", "zh", controls=controls)
         with tab.page.expect_download() as download:
-            tab.page.click("nav .save")
+            save_by_menu(tab.page)
         download.value.save_as(tmp_path / "page.html")
     with open_offline_tab(browser, tmp_path / "page.html") as tab:
         open_file(tab, tmp_path / "page.html", 'article[data-shown="zh norms"]')

@@ -19,7 +19,7 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Error, Route
 
-from browser import READY, Tab, next_load, open_tab, serve_from_thread
+from browser import READY, Tab, next_load, open_tab, save_by_menu, serve_from_thread
 from payloads import NAIVE, ONE_OF_EACH, PAYLOADS, TEXTS, Payload
 from pellucid import messages
 from pellucid.api.model import make
@@ -337,7 +337,7 @@ def test_a_saved_file(browser: Browser, addresses: dict[str, str], tmp_path: Pat
         if which == "first":
             go_and_check(tab, view="budget", prompt=ids)
         with tab.page.expect_download() as download:
-            tab.page.click("nav .save")
+            save_by_menu(tab.page)
         file = tmp_path / "saved.html"
         assert re.fullmatch(r"[\w.-]+\.html", download.value.suggested_filename)
         download.value.save_as(file)

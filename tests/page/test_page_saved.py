@@ -77,7 +77,8 @@ def test_a_saved_files_views_work(browser: Browser, file: Path, run: Trace) -> N
         assert torch.equal(torch.tensor(weights, dtype=torch.float32), run.all("layers.2.attn.pattern")[0].value[0, 1, 3])
         open_file(tab, file, "tr[data-step='1'] [data-total]", view="cache")
         assert tab.page.locator("nav a").all_inner_texts() == ["Map", "Life", "Attention", "Next token", "Cache"]
-        assert tab.page.locator("nav .save, form .run").count() == 0
+        tab.page.click(".share .opener")
+        assert tab.page.locator("[data-share='html'], form .run").count() == 0 < tab.page.locator("[data-share='png']").count()
 
 
 def test_a_saved_cell_gives_its_sum_or_says_why_not(browser: Browser, file: Path, run: Trace) -> None:

@@ -208,12 +208,18 @@ def open_tab(browser: Browser, address: str, refusals: Iterable[int] = (), **set
     context.close()
 
 
+def save_by_menu(page: Page) -> None:
+    """Save the page by the entry of its menu."""
+    page.click(".share .opener")
+    page.click(".share .save")
+
+
 def download_page(browser: Browser, address: str, folder: Path, **place: Any) -> Path:
-    """Save the page at `place` by its own button, into `folder`. Returns the file."""
+    """Save the page at `place` by its own menu, into `folder`. Returns the file."""
     with open_tab(browser, address) as tab:
         tab.go(**place)
         with tab.page.expect_download() as download:
-            tab.page.click("nav .save")
+            save_by_menu(tab.page)
         file = folder / download.value.suggested_filename
         download.value.save_as(file)
     return file

@@ -4,6 +4,7 @@ import { settings } from "../settings.svelte";
 import { written, type Place } from "../link";
 import { say } from "../messages";
 import { attribution, columnsOf, answered, lens, mapOf, models, pieces, tensor, tensors, training } from "./api";
+import { download, nameOf } from "./download";
 import { closed, inert, packed, readTensor, type Recorded } from "./recorded";
 import type { Run, Tensor } from "./types";
 
@@ -31,10 +32,10 @@ async function recording(run: Run, place: Place): Promise<Recorded> {
   if (learning) for (const step of (await training(0)).watched.slice(-STEPS)) await training(step);
   const files = await Promise.all(all.map(async (t) => [t.n, readTensor(await tensor(run.run, t.n, t.shape.map(() => ":").join(), 0))] as const));
   const terms = await columnsOf(run.run);
-  const own = { ...known, ...(learning ? {} : { shipped: null }), current: run.model, run: run.run, models: known.models.filter((m) => m.name === run.model) };
+  const own = { ...known, current: run.model, run: run.run, shipped: learning ? (known.shipped ?? null) : null, models: known.models.filter((m) => m.name === run.model) };
   const kept = [...answered].filter(([key]) => key.startsWith(`runs/${run.run}/`) || /^(count[/?]|catalog$|exhibits)/.test(key) || (learning && key.startsWith("training")));
   return {
-    schema: 1, place: written({ ...place, tour: 0 }), language: settings.language,
+    schema: 1, place: written({ ...place, tour: 0, scene: 0 }), language: settings.language,
     answers: { ...Object.fromEntries(kept), models: own, [`runs/${run.run}`]: run },
     terms, tensors: Object.fromEntries(files.map(([n, { stored, sha256 }]) => [n, { dtype: stored.dtype, shape: stored.shape, bytes: packed(stored.bytes), sha256 }])),
   };
@@ -52,9 +53,5 @@ export async function file(run: Run, place: Place): Promise<string> {
 }
 
 export async function save(run: Run, place: Place): Promise<void> {
-  const url = URL.createObjectURL(new Blob([await file(run, place)], { type: "text/html" })), link = document.createElement("a");
-  link.href = url;
-  link.download = `${run.model.split("/").at(-1)?.replace(/[^\w.-]/g, "_") || "run"}.html`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+  download(new Blob([await file(run, place)], { type: "text/html" }), nameOf(run, "html"));
 }
