@@ -42,6 +42,7 @@ WELL = {"frame": True, "text": True, "apart": True, "over": 0, "dim": True}
 def begin(tab: Tab, lang: str = "en") -> None:
     """Open the page as on a first visit, and take the offer."""
     tab.go(lang, view="map", prompt=PROMPT)
+    assert tab.page.inner_text("[data-story='first'] span") == phrases(lang)["page.story.offer"].format(count=len(STATIONS))
     tab.page.click("[data-story='first'] .begin")
     scene(tab.page, "cut")
 
@@ -88,13 +89,16 @@ def test_the_story_is_offered_once_and_told_by_keys(browser: Browser, address: s
             expect(page.locator(f"#scene-{name}")).to_be_focused()
         page.keyboard.press("ArrowLeft")
         scene(page, "ask")
-        page.keyboard.press("End")
+        page.click(".stage li:last-child button")
         scene(page, "choose")
         page.keyboard.press("Escape")
         page.wait_for_selector("[data-story='again']")
         assert page.locator("[data-story='first']").count() == 0
         page.go_back()  # the story is one entry of the history
         page.wait_for_selector(".story")
+        page.click("header .touring")  # the tour takes its place
+        page.wait_for_selector(".tour .says")
+        assert page.locator(".story").count() == 0
         tab.go(view="map", prompt=PROMPT)  # a returning person
         page.wait_for_selector("[data-map]")
         assert page.locator(".story, [data-story='first']").count() == 0
