@@ -10,6 +10,7 @@ import type { CellPartsDocument, CodeDocument, DifferenceDocument, LensDocument,
 import type { MapDocument } from "./map_documents";
 import { attributed, type Attribution } from "./lens";
 import type { Measured, Measuring } from "./measured";
+import { RecordedTerms } from "./recorded_terms";
 import { recorded, unpacked, type Carried } from "./recorded";
 import { Refused } from "./refused";
 import { answer as computed, part } from "../live/answers";
@@ -192,12 +193,13 @@ export const kept = (run: string): Promise<Run> => json(`runs/${run}`);
 
 export const tensors = async (run: string, step: number): Promise<Tensor[]> => (await json<{ tensors: Tensor[] }>(`runs/${run}/steps/${step}`)).tensors;
 
-let columns: Columns | undefined;
+let columns: Columns | undefined, made: RecordedTerms | undefined;
 
 export async function terms(run: string, n: number, cell: readonly number[]): Promise<Terms> {
   const key = `runs/${run}/tensors/${n}/terms?cell=${cell.join()}`, shape = recorded?.tensors[n]?.shape;
   if (!recorded?.terms || !shape || key in recorded.answers) return json(key);
-  const result = (columns ??= Columns.of(unpacked(recorded.terms.bytes))).terms(n, cellOf(shape, cell));
+  columns ??= Columns.of(unpacked(recorded.terms.bytes));
+  const result = columns.terms(n, cellOf(shape, cell)) ?? (made ??= new RecordedTerms(recorded.answers[`runs/${run}`] as Run, columns)).terms(n, cell);
   if (result) return result;
   throw new Refused(recorded.terms.told > 0 ? say("page.beyond", { told: recorded.terms.told, cells: recorded.terms.cells }) : say("page.untold"));
 }

@@ -48,6 +48,9 @@ export class Columns {
     return this.values(pool === 0 ? "short" : "long").subarray(from, to);
   }
 
+  // The cells of a tensor whose terms were recorded, by their places in its numbers.
+  carried = (n: number): number[] => [...this.of(n).keys()];
+
   // The terms of a cell, if they were recorded.
   terms(n: number, cell: number): Terms | undefined {
     const entry = this.of(n).get(cell);

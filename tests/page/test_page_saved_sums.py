@@ -1,0 +1,109 @@
+"""A saved file takes cells apart that it carries no terms of: from the tensors' values, and a weight's numbers beside a carried cell."""
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from playwright.sync_api import Browser
+
+import pellucid
+from browser import Tab, open_file, open_offline_tab
+from pellucid.html.file import inert
+from pellucid.messages import phrases
+from pellucid.tracing import Trace
+from pellucid.watching.watch import Seen
+
+PROMPT = "The capital of France is"
+SUMS = {  # the largest difference from Python's sum, by the sum of magnitudes: z is made of float32 shares here
+    "layers.0.attn_norm": 1e-12,
+    "layers.1.attn.q": 1e-12,
+    "layers.0.attn.scores": 1e-12,
+    "layers.1.attn.pattern": 1e-12,
+    "layers.0.attn.z": 2e-7,
+    "layers.1.ffn.neurons": 1e-12,
+    "layers.2.ffn": 1e-12,
+}
+GROUPED = ("layers.0.attn.scores", "layers.1.attn.z", "layers.0.attn_norm")
+
+
+def saved(trace: Trace, path: Path, cells: int = 6000) -> Path:
+    trace.save_html(path, cells=cells)
+    return path
+
+
+def first_row(seen: Seen) -> tuple[int, ...]:
+    """Return the least cell of the first token that any head may see: its terms are in no small file."""
+    axes = seen.dims.split()
+    cut = seen.value[tuple(slice(0, 1) if a in "TS" else slice(None) for a in axes)]
+    return tuple(int(i) for i in torch.unravel_index(cut.argmin(), cut.shape))
+
+
+def opened(tab: Tab, file: Path, path: str, cell: tuple[int, ...], step: int = 0, steps: int = 2) -> bool:
+    """Open a cell. Returns whether it has a sum."""
+    at = ",".join(map(str, cell))
+    open_file(tab, file, f'#reading[data-cell="{at}"]:not([data-value=""])', steps=steps, step=step, tensor=path, cell=at)
+    tab.page.wait_for_selector("[data-sum], aside > p.soft")
+    return tab.page.locator("[data-sum]").count() > 0
+
+
+def check(tab: Tab, file: Path, seen: Seen, bound: float) -> None:
+    """Check that a cell's sum is Python's."""
+    cell = first_row(seen)
+    assert seen.terms is not None
+    terms = seen.terms(cell)
+    assert opened(tab, file, seen.path, cell, seen.step or 0), seen.path
+    assert abs(tab.formula_sum() - terms.total()) <= bound * float(terms.summands.abs().sum()), seen.path
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return pellucid.trace(pellucid.load("pellucid/capitals", dtype="float32"), PROMPT, 2, terms=True)
+
+
+@pytest.fixture(scope="module")
+def file(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(trace, tmp_path_factory.mktemp("sums") / "trace.html")
+
+
+def test_sums_are_pythons(browser: Browser, trace: Trace, file: Path, tmp_path: Path) -> None:
+    grouped = pellucid.trace(pellucid.load("pellucid/capitals-llama", dtype="float32"), PROMPT, 2, terms=True)
+    with open_offline_tab(browser, file) as tab:
+        for path, bound in SUMS.items():
+            check(tab, file, trace.all(path)[0], bound)
+        late = trace.all("layers.2.attn.scores")[1]  # a query that meets the keys of the step before
+        assert opened(tab, file, late.path, (0, 2, 0, 1), 1) and late.terms is not None
+        assert tab.formula_sum() == pytest.approx(late.terms((0, 2, 0, 1)).total(), rel=1e-9)
+        assert phrases("en")["page.beyond"].split("{")[0] not in tab.page.inner_text("aside")
+    llama = saved(grouped, tmp_path / "llama.html", 12_000)
+    with open_offline_tab(browser, llama) as tab:
+        for path in GROUPED:
+            check(tab, llama, grouped.all(path)[0], 2e-7)
+
+
+def test_a_trace_without_terms_has_the_sums_of_its_values(browser: Browser, tmp_path: Path) -> None:
+    """In bfloat16, as the specimen is stored; what needs a weight says that the file lacks it."""
+    plain = pellucid.trace(pellucid.load("pellucid/capitals"), PROMPT)
+    file = saved(plain, tmp_path / "plain.html")
+    with open_offline_tab(browser, file) as tab:
+        for path in ("layers.0.attn.scores", "layers.1.attn.pattern", "layers.0.attn.z", "layers.0.mid"):
+            assert opened(tab, file, path, first_row(plain[path]), steps=1), path
+        assert not opened(tab, file, "layers.0.attn.q", (0, 0, 0, 0), steps=1)
+        assert phrases("en")["page.untold"] in tab.page.inner_text("aside > p.soft")
+
+
+def test_a_sum_that_is_not_the_cells_is_not_shown(browser: Browser, trace: Trace, file: Path, tmp_path: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    match = re.search(r'id="recorded">(.*?)</script>', text, re.S)
+    assert match is not None
+    data = json.loads(match[1])
+    q = trace.all("layers.0.attn.q")[0]
+    stored = data["tensors"][str(trace.seen.index(q))]
+    stored["bytes"] = base64.b64encode((2 * q.value).numpy().tobytes()).decode()  # another query than the one that ran
+    other = tmp_path / "other.html"
+    other.write_text(text[: match.start(1)] + inert(data) + text[match.end(1) :], encoding="utf-8")
+    scores = trace.all("layers.0.attn.scores")[0]
+    with open_offline_tab(browser, other) as tab:
+        assert not opened(tab, other, scores.path, first_row(scores))

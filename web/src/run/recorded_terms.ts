@@ -1,0 +1,131 @@
+// The terms of a recorded run's cells that its file does not carry, from what it does: the tensors' values, and a weight's numbers out of a
+// carried cell of the same output. Terms whose sum is not the cell's number, up to rounding, are not given.
+
+import { act } from "../sums/acts";
+import { decode, type Values } from "../tensor/decode";
+import type { Columns } from "./columns";
+import { cellOf } from "./columns";
+import { hidden, hiding } from "./hidden";
+import { recorded, unpacked } from "./recorded";
+import { axes, type Run, type Tensor, type Terms } from "./types";
+
+const ROUNDING: Record<string, number> = { float64: 1e-12, float32: 1e-5, bfloat16: 2 ** -6, float16: 2 ** -9 }; // of a cell, by the sum of magnitudes
+interface Made { factors: Record<string, number[]>; added?: Record<string, number>; about?: Record<string, number> }
+
+export class RecordedTerms {
+  private readonly read = new Map<number, Values>();
+  private readonly all: Tensor[];
+
+  constructor(private readonly run: Run, private readonly columns: Columns) {
+    this.all = [...run.tensors, ...run.steps.slice(1).flatMap((_, k) => (recorded?.answers[`runs/${run.run}/steps/${k + 1}`] as { tensors: Tensor[] } | undefined)?.tensors ?? [])];
+  }
+
+  private values(n: number): Values | undefined {
+    const stored = recorded?.tensors[n], known = this.read.get(n);
+    if (known || !stored) return known;
+    const values = decode({ ...stored, bytes: unpacked(stored.bytes) });
+    this.read.set(n, values);
+    return values;
+  }
+
+  private at(path: string | undefined, step: number): { tensor: Tensor; values: Values } | undefined {
+    const tensor = this.all.find((t) => t.path === path && t.step === step), values = tensor && this.values(tensor.n);
+    return tensor && values ? { tensor, values } : undefined;
+  }
+
+  // The numbers behind the tokens' axis at one row: all heads of it.
+  private row(path: string | undefined, step: number, row: number): Values | undefined {
+    const found = this.at(path, step), T = found ? axes(found.tensor).indexOf("T") : -1;
+    if (!found || T < 0 || found.tensor.shape.slice(0, T).some((n) => n !== 1)) return undefined;
+    const width = found.tensor.shape.slice(T + 1).reduce((n, size) => n * size, 1);
+    return found.values.subarray(row * width, (row + 1) * width);
+  }
+
+  // The rows of keys or values that a step reads: its own behind those of the steps before it.
+  private rows(path: string | undefined, step: number, keys: number): Values[] | undefined {
+    const out: Values[] = [];
+    for (let k = 0; k <= step; k++) {
+      const T = this.all.find((t) => t.path === path && t.step === k), count = T?.shape[axes(T).indexOf("T")] ?? 0;
+      for (let r = 0; r < count; r++) { const row = this.row(path, k, r); if (row) out.push(row); }
+    }
+    return out.length === keys ? out : undefined;
+  }
+
+  // A carried cell of the same output, of any token and step: its weights are this cell's.
+  private alike(t: Tensor, cell: readonly number[]): Terms | undefined {
+    const T = axes(t).indexOf("T"), size = t.shape.slice(T + 1).reduce((n, one) => n * one, 1), offset = cellOf(t.shape, cell) % size;
+    if (T < 0) return undefined;
+    for (const one of this.all) {
+      const found = one.path === t.path ? this.columns.carried(one.n).find((at) => at % size === offset) : undefined;
+      if (found !== undefined) return this.columns.terms(one.n, found);
+    }
+    return undefined;
+  }
+
+  private made(t: Tensor, cell: readonly number[]): Made | undefined {
+    const names = axes(t), of = (letter: string): number => cell[names.indexOf(letter)] ?? 0, row = of("T"), size = t.shape.slice(names.indexOf("T") + 1).reduce((n, one) => n * one, 1);
+    const offset = cellOf(t.shape, cell) % size, input = (i: number, r = row): Values | undefined => this.row(t.inputs[i], t.step, r);
+    const head = (own: Values, heads: number, h: number, all: number): Values => { const width = own.length / heads, g = Math.floor((h * heads) / all); return own.subarray(g * width, (g + 1) * width); };
+    const headsOf = (path: string | undefined): number => { const x = this.all.find((one) => one.path === path); return x?.shape[axes(x).findIndex((a) => a === "H" || a === "G")] ?? 1; };
+    const part = t.path.slice(0, t.path.lastIndexOf(".")), heads = t.shape[names.indexOf("H")] ?? 1;
+    if (t.op === "add") {
+      const [x, y] = [input(0)?.[offset], input(1)?.[offset]];
+      return x === undefined || y === undefined || t.inputs.length !== 2 ? undefined : { factors: {}, added: { x, y } };
+    }
+    if (t.op === "act" || t.op === "gate") {
+      const x = input(0)?.[offset], up = t.inputs.length > 1 ? input(1)?.[offset] : undefined;
+      return x === undefined ? undefined : { factors: { act: [act(String(t.settings["act"]))?.(x) ?? NaN], ...(up === undefined ? {} : { up: [up] }) }, about: { x } };
+    }
+    if (t.op === "scores") {
+      const q = input(0), k = this.rows(t.inputs[1], t.step, t.shape[names.indexOf("S")] ?? 0)?.[of("S")], scale = Number(t.settings["scale"] ?? 1);
+      if (!q || !k) return undefined;
+      const own = Array.from(head(q, heads, of("H"), heads));
+      return { factors: { q: own, k: Array.from(head(k, headsOf(t.inputs[1]), of("H"), heads)), ...(scale === 1 ? {} : { scale: own.map(() => scale) }) } };
+    }
+    if (t.op === "softmax" && names.includes("S")) {
+      const scores = this.at(t.inputs[0], t.step), keys = t.shape[names.indexOf("S")] ?? 0, from = cellOf(t.shape, cell) - of("S"), veiled = hiding(this.run, t);
+      if (!scores || scores.values.length !== t.shape.reduce((n, one) => n * one, 1)) return undefined;
+      const line = Array.from({ length: keys }, (_, s) => (hidden(veiled, t, cell.map((i, a) => (names[a] === "S" ? s : i))) ? -Infinity : (scores.values[from + s] ?? NaN)));
+      const x = line[of("S")] ?? NaN, top = Math.max(...line), sum = line.reduce((n, one) => n + Math.exp(one - top), 0);
+      return { factors: { e: [Math.exp(x - top)], over: [1 / sum] }, about: { x, top, sum } };
+    }
+    if (t.op === "attend") {
+      const pattern = this.at(`${part}.pattern`, t.step), keys = pattern?.tensor.shape.at(-1) ?? 0, values = this.rows(t.inputs[2], t.step, keys), h = of("H");
+      if (!pattern || !values || values.length === 0) return undefined;
+      const from = (h * (pattern.tensor.shape.at(-2) ?? 1) + row) * keys;
+      return { factors: { pattern: Array.from(pattern.values.subarray(from, from + keys)), v: values.map((v) => head(v, headsOf(t.inputs[2]), h, heads)[cell.at(-1) ?? 0] ?? NaN) } };
+    }
+    const like = this.alike(t, cell), own = Object.values(like?.factors ?? {}), bias = Object.values(like?.added ?? {})[0];
+    if (!like) return undefined;
+    if (t.op === "linear") {
+      const x = input(0), weight = own[1];
+      return own.length !== 2 || !x || !weight || weight.length !== x.length ? undefined : { factors: { x: Array.from(x), weight: weight.map((w) => w ?? NaN) }, ...(bias == null ? {} : { added: { bias } }) };
+    }
+    if (t.op === "layer norm" || t.op === "rms") {
+      const all = input(0), width = t.shape.at(-1) ?? 1, line = all && Array.from(all.subarray(offset - (offset % width), offset - (offset % width) + width)), gain = own[2]?.[0], eps = Number(t.settings["eps"] ?? 0);
+      if (!line) return undefined;
+      const x = line[offset % width] ?? NaN, mean = t.op === "rms" ? 0 : line.reduce((a, b) => a + b, 0) / width, size = Math.sqrt(line.reduce((n, v) => n + (v - mean) ** 2, 0) / width + eps);
+      const factors = { [t.op === "rms" ? "x" : "centred"]: [x - mean], over: [1 / size], ...(gain == null ? {} : { weight: [gain] }) };
+      return { factors, ...(bias == null ? {} : { added: { bias } }), about: t.op === "rms" ? { rms: size } : { x, mean, deviation: size } };
+    }
+    return undefined;
+  }
+
+  terms(n: number, cell: readonly number[]): Terms | undefined {
+    const t = this.all.find((one) => one.n === n), value = t && this.values(n)?.[cellOf(t.shape, cell)], made = t && value !== undefined ? this.made(t, cell) : undefined;
+    if (!t || value === undefined || !made) return undefined;
+    const { factors, added = {}, about = {} } = made, columns = Object.entries(factors), length = Math.max(0, ...columns.map(([, x]) => x.length));
+    const products = Array.from({ length }, (_, i) => columns.reduce((product, [, x]) => product * (x[i] ?? NaN), 1)), summands = [...products, ...Object.values(added)];
+    const total = summands.reduce((a, b) => a + b, 0), near = (ROUNDING[t.dtype] ?? 0) * summands.reduce((a, b) => a + Math.abs(b), 1e-12);
+    if (!(Math.abs(total - value) <= near)) return undefined;
+    // By the names that a carried cell of the tensor has, as people read them; else by the op's.
+    const told = this.columns.carried(n)[0], names = told === undefined ? undefined : this.columns.terms(n, told);
+    const named = (own: string[], theirs: string[]): string[] => (own.length === theirs.length ? theirs : own), keys = named(Object.keys(factors), Object.keys(names?.factors ?? {})), plus = named(Object.keys(added), Object.keys(names?.added ?? {}));
+    const single = columns.filter(([, x]) => x.length === 1).map(([name, x]) => [name, x[0] ?? NaN] as const);
+    return {
+      factors: Object.fromEntries(columns.map(([, x], i) => [keys[i] ?? "", x])), added: Object.fromEntries(Object.values(added).map((x, i) => [plus[i] ?? "", x])),
+      numbers: Object.fromEntries([...single, ...Object.entries(added), ...Object.entries(about)].map(([name, x]) => [name, Number.isFinite(x) ? x : null])),
+      summands, total, count: summands.length,
+    };
+  }
+}
