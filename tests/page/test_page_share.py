@@ -20,8 +20,8 @@ LINES = "all => all.map(e => [e.getAttribute('d'), Number(e.getAttribute('stroke
 REACHED = """() => {
   const e = document.querySelector(".share .opener"), b = e.getBoundingClientRect();
   const pane = document.querySelector("main").getBoundingClientRect();
-  const whole = b.left >= pane.left && b.right <= pane.right && b.width > 20;
-  return whole && [b.left + 2, b.right - 2].every(x => e.contains(document.elementFromPoint(x, b.top + b.height / 2)));
+  const entire = b.left >= pane.left && b.right <= pane.right && b.width > 20;
+  return entire && [b.left + 2, b.right - 2].every(x => e.contains(document.elementFromPoint(x, b.top + b.height / 2)));
 }"""
 # A picture's size, and its number of colours.
 LOOKED = """async bytes => {
@@ -100,19 +100,19 @@ def test_pictures_are_pixels_of_what_is_in_view(browser: Browser, address: str, 
         tab.go("zh", view="map", prompt=PROMPT)
         tab.page.wait_for_selector("svg[data-map]")
         tab.settle()
-        whole = saved(tab, "png", tmp_path)
-        look = browser.new_page()
-        width, height, colours = look.evaluate(LOOKED, packed(whole))
+        entire = saved(tab, "png", tmp_path)
+        reader = browser.new_page()
+        width, height, colours = reader.evaluate(LOOKED, packed(entire))
         assert width > 2 * 1300 and height > 2 * 300 and colours > 200
         tab.go("zh", prompt=PROMPT, tensor="layers.0.attn.pattern", cell="0,1,4,3")
         tab.page.wait_for_selector("[data-received]:not([data-received=''])")
         tab.settle()
-        assert look.evaluate(LOOKED, packed(saved(tab, "png", tmp_path)))[2] > 50
+        assert reader.evaluate(LOOKED, packed(saved(tab, "png", tmp_path)))[2] > 50
         assert tab.page.is_disabled("[data-share='svg']") and phrases("zh")["page.share.cells"] in tab.page.inner_text("[data-share='svg']")
         tab.go("zh", view="next", prompt=PROMPT)
         tab.page.click(".share .opener")
         assert tab.page.is_disabled("[data-share='png']") and phrases("zh")["page.share.none"] in tab.page.inner_text("[data-share='png']")
-        look.close()
+        reader.close()
 
 
 def test_a_film_of_the_map_plays(browser: Browser, address: str, tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ def test_a_film_of_the_map_plays(browser: Browser, address: str, tmp_path: Path)
         tab.settle()
         film = saved(tab, "webm", tmp_path)
         assert film.name == "capitals.webm" and film.read_bytes()[:4] == b"\x1a\x45\xdf\xa3"
-        look = browser.new_page()
-        width, height, changed = look.evaluate(PLAYED, packed(film))
-        look.close()
+        reader = browser.new_page()
+        width, height, changed = reader.evaluate(PLAYED, packed(film))
+        reader.close()
         assert width > 1300 and height > 300 and changed > 20_000
     with open_tab(browser, address) as tab:
         tab.page.add_init_script("delete window.MediaRecorder")

@@ -50,8 +50,8 @@ def begin(tab: Tab, lang: str = "en") -> None:
 def scene(page: Page, name: str) -> dict[str, Any]:
     """Wait for a scene, and return the numbers that it says."""
     page.wait_for_selector(f".story[data-scene='{name}']")
-    said: dict[str, Any] = json.loads(page.get_attribute(f"[data-tells='{name}'] .says", "data-said") or "{}")
-    return said
+    numbers: dict[str, Any] = json.loads(page.get_attribute(f"[data-tells='{name}'] .says", "data-said") or "{}")
+    return numbers
 
 
 @pytest.mark.parametrize(("lang", "width"), [("en", 1440), ("zh", 390)])

@@ -33,9 +33,9 @@ def test_few_rows_have_their_words(tab: Tab) -> None:
     pieces = ["The", "·capital", "·of", "·France", "·is"]
     tab.go(prompt=PROMPT)
     for path in PATHS:
-        found = words(tab, path)
-        assert [word for word, _ in found] == pieces, path
-        assert found[1][1] and found[3][1]  # the long ones reach to the left edge
+        drawn = words(tab, path)
+        assert [word for word, _ in drawn] == pieces, path
+        assert drawn[1][1] and drawn[3][1]  # the long ones reach to the left edge
     tab.go(prompt=PROMPT, steps=2, step=1)  # of what the cache holds, its earlier rows too
     assert [word for word, _ in words(tab, "layers.0.attn.k")] == [*pieces, "·Paris"]
     assert words(tab, "layers.0.attn.q") == []  # one row

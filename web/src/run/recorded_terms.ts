@@ -35,10 +35,10 @@ export class RecordedTerms {
 
   // The numbers behind the tokens' axis at one row: all heads of it.
   private row(path: string | undefined, step: number, row: number): Values | undefined {
-    const found = this.at(path, step), T = found ? axes(found.tensor).indexOf("T") : -1;
-    if (!found || T < 0 || found.tensor.shape.slice(0, T).some((n) => n !== 1)) return undefined;
-    const width = found.tensor.shape.slice(T + 1).reduce((n, size) => n * size, 1);
-    return found.values.subarray(row * width, (row + 1) * width);
+    const entry = this.at(path, step), T = entry ? axes(entry.tensor).indexOf("T") : -1;
+    if (!entry || T < 0 || entry.tensor.shape.slice(0, T).some((n) => n !== 1)) return undefined;
+    const width = entry.tensor.shape.slice(T + 1).reduce((n, size) => n * size, 1);
+    return entry.values.subarray(row * width, (row + 1) * width);
   }
 
   // The rows of keys or values that a step reads: its own behind those of the steps before it.
@@ -56,8 +56,8 @@ export class RecordedTerms {
     const T = axes(t).indexOf("T"), size = t.shape.slice(T + 1).reduce((n, one) => n * one, 1), offset = cellOf(t.shape, cell) % size;
     if (T < 0) return undefined;
     for (const one of this.all) {
-      const found = one.path === t.path ? this.columns.carried(one.n).find((at) => at % size === offset) : undefined;
-      if (found !== undefined) return this.columns.terms(one.n, found);
+      const entry = one.path === t.path ? this.columns.carried(one.n).find((at) => at % size === offset) : undefined;
+      if (entry !== undefined) return this.columns.terms(one.n, entry);
     }
     return undefined;
   }
@@ -119,7 +119,7 @@ export class RecordedTerms {
     const total = summands.reduce((a, b) => a + b, 0), near = (ROUNDING[t.dtype] ?? 0) * summands.reduce((a, b) => a + Math.abs(b), 1e-12);
     if (!(Math.abs(total - value) <= near)) return undefined;
     // By the names that a carried cell of the tensor has, as people read them; else by the op's.
-    const told = this.columns.carried(n)[0], names = told === undefined ? undefined : this.columns.terms(n, told);
+    const first = this.columns.carried(n)[0], names = first === undefined ? undefined : this.columns.terms(n, first);
     const named = (own: string[], theirs: string[]): string[] => (own.length === theirs.length ? theirs : own), keys = named(Object.keys(factors), Object.keys(names?.factors ?? {})), plus = named(Object.keys(added), Object.keys(names?.added ?? {}));
     const single = columns.filter(([, x]) => x.length === 1).map(([name, x]) => [name, x[0] ?? NaN] as const);
     return {

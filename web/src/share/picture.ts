@@ -15,8 +15,8 @@ export interface Drawn { text: string; width: number; height: number; caption: s
 export function captionOf(run: Run, step: number, address: string, more = ""): string[] {
   const answer = run.steps[step]?.answers[0], prompt = run.prompt ?? run.ids.map((id) => `#${id}`).join(" ");
   const before = run.kind === "encoder-decoder" || run.kind === "encoder" ? prompt : prompt + run.new_pieces.slice(0, step).join("").replaceAll("·", " ");
-  const said = answer ? ` → ${visible(pieceOf(answer.picked).replace(/^·/, ""))} ${percent(answer.picked.probability ?? NaN)}` : "";
-  return [`${visible(run.model)} · “${visible(before)}”${said}`, `Pellucid · ${more}${address}`];
+  const gives = answer ? ` → ${visible(pieceOf(answer.picked).replace(/^·/, ""))} ${percent(answer.picked.probability ?? NaN)}` : "";
+  return [`${visible(run.model)} · “${visible(before)}”${gives}`, `Pellucid · ${more}${address}`];
 }
 
 export const mapInView = (): SVGSVGElement | null => document.querySelector<SVGSVGElement>("svg[data-map]");
@@ -35,10 +35,10 @@ function element(name: string, attributes: Record<string, string | number>, text
 const colourOf = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const fontOf = (name: string): string => colourOf(name).replaceAll('"', "'");
 
-interface Line { text: string; size: number; ink: string }
+interface CaptionLine { text: string; size: number; ink: string }
 
 // A caption as lines that fit into `width`; what MOST lines of one sentence do not hold is cut.
-function fitted(caption: readonly string[], width: number): Line[] {
+function fitted(caption: readonly string[], width: number): CaptionLine[] {
   return caption.flatMap((sentence, i) => {
     const size = i === 0 ? 13 : 11.5, lines = [""];
     let used = 0;
@@ -65,13 +65,13 @@ export function mapDrawn(caption: string[]): Drawn {
   own.forEach((node, i) => {
     const style = getComputedStyle(node), target = copied[i] as Element;
     for (const key of [...target.getAttributeNames()].filter((k) => /^(class|aria-|data-|style$)/.test(k))) target.removeAttribute(key);
-    if (node.tagName !== "svg" && node.tagName !== "g") for (const look of LOOKS) target.setAttribute(look, style.getPropertyValue(look).replaceAll('"', "'"));
+    if (node.tagName !== "svg" && node.tagName !== "g") for (const property of LOOKS) target.setAttribute(property, style.getPropertyValue(property).replaceAll('"', "'"));
   });
   const rows = [...document.querySelectorAll<HTMLElement>(".whole .likely button")].map((row) => ({ row, at: row.getBoundingClientRect() }));
   const right = Math.max(box.right, ...rows.map(({ at }) => at.right)) - box.left, bottom = Math.max(box.bottom, ...rows.map(({ at }) => at.bottom)) - box.top;
   const width = Math.ceil(right + 2 * EDGE), below = fitted(caption, right), height = Math.ceil(bottom + 2 * EDGE + LINE * below.length);
-  const whole = element("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
-  whole.append(element("title", {}, caption.join("\n")), element("rect", { width, height, fill: colourOf("--paper") }));
+  const root = element("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
+  root.append(element("title", {}, caption.join("\n")), element("rect", { width, height, fill: colourOf("--paper") }));
   const inner = element("g", { transform: `translate(${EDGE} ${EDGE})` });
   inner.append(...copy.childNodes);
   for (const { row, at } of rows) {
@@ -83,9 +83,9 @@ export function mapDrawn(caption: string[]): Drawn {
       element("text", { x: x + 9, y: middle, "dominant-baseline": "central", fill: ink, "font-family": fontOf("--code"), "font-size": picked ? 25 : 15, "font-weight": picked ? 700 : 400 }, piece),
       element("text", { x: x + at.width - 9, y: middle, "dominant-baseline": "central", "text-anchor": "end", fill: ink, "font-family": fontOf("--text"), "font-size": 15, "font-weight": picked ? 650 : 400 }, share));
   }
-  whole.append(inner);
-  below.forEach(({ text, size, ink }, i) => whole.append(element("text", { x: EDGE, y: height - EDGE / 2 - LINE * (below.length - 1 - i), fill: ink, "font-family": fontOf("--text"), "font-size": size }, text)));
-  return { text: new XMLSerializer().serializeToString(whole), width, height, caption };
+  root.append(inner);
+  below.forEach(({ text, size, ink }, i) => root.append(element("text", { x: EDGE, y: height - EDGE / 2 - LINE * (below.length - 1 - i), fill: ink, "font-family": fontOf("--text"), "font-size": size }, text)));
+  return { text: new XMLSerializer().serializeToString(root), width, height, caption };
 }
 
 // An SVG as a picture that a canvas can draw.
