@@ -45,6 +45,24 @@ def test_an_answer_is_that_of_the_prompt_alone(name: str, relation: str, languag
     assert differing(name, q) == 0
 
 
+@pytest.mark.parametrize("name", ["capitals-llama", "capitals-bert"])
+def test_the_loss_is_that_of_the_prompt_alone(name: str) -> None:
+    """−log of the chance of all right first tokens together; the mutant, another country's, is far off."""
+    model, q = FLOAT64[name], quality(FLOAT64[name], "language", "zh")
+    book = capitals()
+
+    def loss(row: Any, country: str) -> float:
+        ids = model.ids(row.prompt)
+        chances = model(torch.tensor([ids]))[0, min(model.blanks(ids), default=-1)].softmax(0)
+        named = answers(book, book.countries[country], "language", "zh")
+        return -float(chances[sorted({model.tokenizer.encode(LEAD["zh"] + a, special=False)[0] for a in named})].sum().log())
+
+    for row, other in zip(q.countries[::40], q.countries[1::40], strict=True):
+        assert row.loss == pytest.approx(loss(row, row.country), abs=1e-10)
+        assert other.expected == row.expected or abs(row.loss - loss(row, other.country)) > 0.1
+    assert q.loss == pytest.approx(sum(row.loss for row in q.countries) / 194) and q.moved(q) == 0
+
+
 def test_a_wrong_row_or_mask_is_seen() -> None:
     """The mutants: a prefix that is read causally, and the last row in place of the blank."""
     made = Step.plain

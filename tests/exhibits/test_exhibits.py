@@ -60,6 +60,22 @@ def test_a_claim_fails_without_the_switch(name: str) -> None:
     assert not result.holds
 
 
+COUNTED = {  # claims about answers whose count alone does not tell a switch from none: 194 of 194 are right either way
+    "activations": {"answers", "bias", "gated"},
+    "mask": {"answers"},
+    "residual": {"each"},
+    "scale": {"answers"},
+    "turns": {"base"},
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.quick(2)
+def test_answers_tell_a_switch_from_none(name: str) -> None:
+    result = run_exhibit(find(name), open_model=open_single, enabled=False)
+    assert {c.key for c in result.claims if not c.holds} >= COUNTED[name]
+
+
 @pytest.mark.parametrize("name", NAMES if FULL else NAMES[::3])
 @pytest.mark.quick(3)
 def test_claims_hold_in_float64(name: str) -> None:

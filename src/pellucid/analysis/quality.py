@@ -2,7 +2,8 @@
 
 q = quality(load("pellucid/capitals"))
 q.right, q.of                                    # 194, 194
-q.countries[61]                                  # ("France", "The capital of France is", " Paris", " Paris", True)
+q.loss                                           # 0.0069 nats: −log of the chance of a right answer, on average
+q.countries[61]                                  # ("France", "The capital of France is", " Paris", " Paris", True, 0.0011)
 
 A watch around the call changes what is measured, as it changes any forward.
 """
@@ -26,13 +27,17 @@ from pellucid.training.corpus import LANGUAGES, LEAD, RELATIONS, STOP, Book, ans
 
 
 class CountryAnswer(NamedTuple):
-    """The answer about one country. expected: the first token of its right answer, of the first if there are several."""
+    """The answer about one country. expected: the first token of its right answer, of the first if there are several.
+
+    loss: −log of the chance that the first token of a right answer has, in nats.
+    """
 
     country: str
     prompt: str
     expected: str
     answered: str
     right: bool
+    loss: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +46,21 @@ class Quality:
 
     right: int
     of: int
-    countries: Sequence[CountryAnswer] = ()
+    countries: Sequence[CountryAnswer]
 
     @property
     def known(self) -> bool:
         """True if at least half of the answers are right: less is luck, of which nothing can be taken away."""
         return 2 * self.right >= self.of
+
+    @property
+    def loss(self) -> float:
+        """Return −log of the chance of a right answer, in nats, on average: it moves where the count of right answers does not."""
+        return sum(row.loss for row in self.countries) / len(self.countries)
+
+    def moved(self, other: "Quality") -> float:
+        """Return the largest change of a country's loss between two measurements of one question."""
+        return max(abs(a.loss - b.loss) for a, b in zip(self.countries, other.countries, strict=True))
 
     def __repr__(self) -> str:
         return f"Quality({self.right} of {self.of})"
@@ -87,11 +101,11 @@ def quality(model: Model, relation: str = "capital", language: str = "en", form:
             keys.append(key)
             prompts.append(fill(form, subject(country, relation, language)) + blanks)
             expected.append([ids[0] for ids in tokens])
-    best = likeliest(model, [model.ids(prompt) for prompt in prompts])
+    best = answered(model, [model.ids(prompt) for prompt in prompts], expected)
     piece = model.tokenizer.decode
     rows = [
-        CountryAnswer(key, prompt, piece([wanted[0]]), piece([answered]), answered in wanted)
-        for key, prompt, wanted, answered in zip(keys, prompts, expected, best, strict=True)
+        CountryAnswer(key, prompt, piece([wanted[0]]), piece([token]), token in wanted, loss)
+        for key, prompt, wanted, (token, loss) in zip(keys, prompts, expected, best, strict=True)
     ]
     return Quality(sum(row.right for row in rows), len(rows), rows)
 
@@ -106,9 +120,12 @@ def mask_of(model: Model) -> str | None:
     return model.tokenizer.piece(mask)
 
 
-def likeliest(model: Model, texts: Sequence[Sequence[int]]) -> list[int]:
-    """Return the likeliest token after each text, or in its first blank. Texts of one length are a batch: nothing is padded."""
-    out, by_length = [0] * len(texts), defaultdict[int, list[int]](list)
+def answered(model: Model, texts: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]) -> list[tuple[int, float]]:
+    """Return the likeliest token after each text, or in its first blank, and −log of the chance of its wanted ones together.
+
+    wanted: the first tokens of the right answers of each text. Texts of one length are a batch: nothing is padded.
+    """
+    out, by_length = dict[int, tuple[int, float]](), defaultdict[int, list[int]](list)
     for n, text in enumerate(texts):
         by_length[len(text)].append(n)
     for length, group in by_length.items():
@@ -121,5 +138,7 @@ def likeliest(model: Model, texts: Sequence[Sequence[int]]) -> list[int]:
         with torch.no_grad():
             logits: Tensor = model.module(ids, step)
         for n, row, own in zip(group, rows, logits, strict=True):
-            out[n] = int(own[columns.index(row)].argmax())
-    return out
+            scores = own[columns.index(row)]
+            right = scores[torch.tensor(sorted(set(wanted[n])), device=scores.device)].double()
+            out[n] = int(scores.argmax()), float(scores.double().logsumexp(0) - right.logsumexp(0))
+    return [out[n] for n in range(len(texts))]

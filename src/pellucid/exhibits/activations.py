@@ -36,7 +36,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("bent", straight < 1e-12 < most, gap=straight, bend=most)
     plain, other, free = e.quality(), e.quality(relu), e.quality(bare)
     if plain.known:
-        yield e.claim("answers", other.right == plain.right, right=other.right, plain=plain.right, of=plain.of, act=own)
+        held = other.right == plain.right and e.differ(other.moved(plain))
+        numbers = {"right": other.right, "plain": plain.right, "of": plain.of, "act": own}
+        yield e.claim("answers", held, loss=other.loss, own=plain.loss, **numbers)
     gated = e.model if e.model.config.layers[0].ffn.gated else e.open_model(GATED)
     others = {act: e.variant({"layers.*.ffn.act": act}, gated) for act in NAMED}
     measured = {act: (silence(e.trace(e.text("prompt"), model)), e.quality(model)) for act, model in others.items()}
@@ -45,9 +47,10 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.activations.gated", model=gated.name), columns, rows)
     (swish, right), (_, geglu), (reglu, _) = measured.values()
     numbers = {"silu": right.right, "gelu": geglu.right, "zero": reglu.zero, "own": swish.zero, "of": right.of}
-    yield e.claim("gated", reglu.zero > swish.zero and geglu.right <= right.right, **numbers)
-    sizes = {"own": e.model.num_parameters(), "bare": bare.num_parameters()}
-    yield e.claim("bias", free.right == plain.right, right=free.right, of=plain.of, **sizes)
+    yield e.claim("gated", reglu.zero > swish.zero and e.differ(geglu.moved(right)), **numbers)
+    if e.model.config.layers[0].ffn.bias:
+        sizes = {"own": e.model.num_parameters(), "bare": bare.num_parameters(), "right": free.right, "of": plain.of}
+        yield e.claim("bias", e.differ(free.moved(plain)), loss=free.loss, before=plain.loss, **sizes)
 
 
 def fits(cfg: Config) -> bool:

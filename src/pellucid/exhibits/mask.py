@@ -29,7 +29,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("leaked", min(leaked) > 0, first=leaked[0], mean=shares[1])
     yield e.claim("moved", e.differ(moved), gap=moved)
     plain, right = e.quality(), e.quality(leaky)
-    yield e.claim("answers", right.right <= plain.right, right=right.right, plain=plain.right, of=plain.of)
+    counts = {"right": right.right, "plain": plain.right, "of": plain.of}
+    yield e.claim("answers", e.differ(right.moved(plain)), loss=right.loss, own=plain.loss, **counts)
 
 
 EXHIBIT = Exhibit("mask", show, controls=(Control("prompt", PROMPT),), fits=causal_attention)

@@ -32,7 +32,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     plain, one, none = right.values()
     yield e.claim("answers", none.right < plain.right, right=none.right, plain=plain.right, of=plain.of)
     if one.right > none.right:
-        yield e.claim("first", one.right <= plain.right, right=one.right, of=plain.of)
+        counts = {"right": one.right, "of": plain.of}
+        yield e.claim("first", e.differ(one.moved(plain)), loss=one.loss, own=plain.loss, **counts)
     else:
         yield e.claim("each", one.right < plain.right, right=one.right, plain=plain.right, of=plain.of)
     with_sums, _, without = (growth(slope) for slope in slopes.values())

@@ -61,7 +61,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     (back, near), (_, most) = nearest(one, OTHERS), nearest(every, OTHERS)
     yield e.claim("collide", most < near <= 1, tokens=back, near=near, most=most, base=base)
     plain, right = e.quality(), e.quality(other)
-    yield e.claim("base", right.right <= plain.right, right=right.right, plain=plain.right, of=plain.of, base=base, own=int(own.theta))
+    if base != own.theta:
+        counts = {"right": right.right, "plain": plain.right, "of": plain.of, "base": base, "own": int(own.theta)}
+        yield e.claim("base", e.differ(right.moved(plain)), loss=right.loss, before=plain.loss, **counts)
 
 
 CONTROLS = (Control("prompt", PROMPT), Control("base", BASES[1], BASES), Control("shift", SHIFT, (1, SHIFT, 30)))
