@@ -9,7 +9,7 @@ A watch around the call changes what is measured, as it changes any forward.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -46,7 +46,7 @@ class Quality:
 
     right: int
     of: int
-    countries: Sequence[CountryAnswer]
+    countries: Sequence[CountryAnswer] = ()
 
     @property
     def known(self) -> bool:
@@ -101,12 +101,13 @@ def quality(model: Model, relation: str = "capital", language: str = "en", form:
             keys.append(key)
             prompts.append(fill(form, subject(country, relation, language)) + blanks)
             expected.append([ids[0] for ids in tokens])
-    best = answered(model, [model.ids(prompt) for prompt in prompts], expected)
+    rows = [CountryAnswer("", "", "", "", False, 0.0)] * len(keys)
     piece = model.tokenizer.decode
-    rows = [
-        CountryAnswer(key, prompt, piece([wanted[0]]), piece([token]), token in wanted, loss)
-        for key, prompt, wanted, (token, loss) in zip(keys, prompts, expected, best, strict=True)
-    ]
+    for n, scores in scored(model, [model.ids(prompt) for prompt in prompts]):
+        token, wanted = int(scores.argmax()), expected[n]
+        right = scores[torch.tensor(sorted(set(wanted)), device=scores.device)].double()
+        loss = float(scores.double().logsumexp(0) - right.logsumexp(0))
+        rows[n] = CountryAnswer(keys[n], prompts[n], piece([wanted[0]]), piece([token]), token in wanted, loss)
     return Quality(sum(row.right for row in rows), len(rows), rows)
 
 
@@ -120,12 +121,15 @@ def mask_of(model: Model) -> str | None:
     return model.tokenizer.piece(mask)
 
 
-def answered(model: Model, texts: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]) -> list[tuple[int, float]]:
-    """Return the likeliest token after each text, or in its first blank, and −log of the chance of its wanted ones together.
+def likeliest(model: Model, texts: Sequence[Sequence[int]]) -> list[int]:
+    """Return the likeliest token after each text, or in its first blank."""
+    out = {n: int(scores.argmax()) for n, scores in scored(model, texts)}
+    return [out[n] for n in range(len(texts))]
 
-    wanted: the first tokens of the right answers of each text. Texts of one length are a batch: nothing is padded.
-    """
-    out, by_length = dict[int, tuple[int, float]](), defaultdict[int, list[int]](list)
+
+def scored(model: Model, texts: Sequence[Sequence[int]]) -> Iterator[tuple[int, Tensor]]:
+    """Yield the number of each text with the logits after it, or of its first blank. Texts of one length are a batch: nothing is padded."""
+    by_length = defaultdict[int, list[int]](list)
     for n, text in enumerate(texts):
         by_length[len(text)].append(n)
     for length, group in by_length.items():
@@ -137,8 +141,4 @@ def answered(model: Model, texts: Sequence[Sequence[int]], wanted: Sequence[Sequ
         step.wanted = torch.tensor(columns, device=ids.device)
         with torch.no_grad():
             logits: Tensor = model.module(ids, step)
-        for n, row, own in zip(group, rows, logits, strict=True):
-            scores = own[columns.index(row)]
-            right = scores[torch.tensor(sorted(set(wanted[n])), device=scores.device)].double()
-            out[n] = int(scores.argmax()), float(scores.double().logsumexp(0) - right.logsumexp(0))
-    return [out[n] for n in range(len(texts))]
+        yield from ((n, own[columns.index(row)]) for n, row, own in zip(group, rows, logits, strict=True))
