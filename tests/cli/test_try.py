@@ -164,7 +164,7 @@ def test_the_other_runs_cells_are_read() -> None:
 
 
 def test_texts_that_are_no_change() -> None:
-    for text in ("", "=", "x", "x =", "x == 0", "x = y", 'x[T="a] = 0', "x[T=1 = 0", "x without 3", 'x *= from "y"'):
+    for text in ("", "=", "x", "x =", "x == 0", "x = y z", 'x[T="a] = 0', "x[T=1 = 0", "x without 3", 'x *= from "y"'):
         with pytest.raises(UseError):
             parse_change(text)
 

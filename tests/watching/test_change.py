@@ -142,7 +142,13 @@ def test_words_and_ends_in_a_padded_batch(model: Model) -> None:
         assert far(alone, model(torch.tensor([text]))) > 1e-3
 
 
-STEERING = [add("layers.1.ffn", 3 * DIRECTION[:32], T=slice(3, None)), zero("layers.0.attn.z", H=0, T=5), times("layers.0.ffn", 0.3, T=-2)]
+STEERING = [
+    add("layers.1.ffn", 3 * DIRECTION[:32], T=slice(3, None)),
+    zero("layers.0.attn.z", H=0, T=5),
+    times("layers.0.ffn", 0.3, T=-2),
+    add("layers.1.out", "layers.0.out", T=slice(2, None)),
+    times("layers.1.ffn.in", 0.5, T=slice(3, None)),
+]
 NEW = 6
 Continued = list[tuple[int, Any]]  # each new token with the log-probabilities of all
 

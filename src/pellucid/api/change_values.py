@@ -29,6 +29,8 @@ def change_of(c: ChangeText, run: Run) -> Change:
     """Return one parsed change. run: returns the trace of another prompt, with the change's tensors."""
     if c.number is not None:
         made = SIGNS[c.sign](c.path, c.number)
+    elif c.reads is not None:
+        made = SIGNS[c.sign](c.path, c.reads)
     elif c.prompt is not None:
         made = change.take(c.path, run(c.prompt), c.source)
     else:

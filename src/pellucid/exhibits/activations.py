@@ -36,9 +36,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("bent", straight < 1e-12 < most, gap=straight, bend=most)
     plain, other, free = e.quality(), e.quality(relu), e.quality(bare)
     if plain.known:
-        held = other.right == plain.right and e.differ(other.moved(plain))
+        kept = other.right == plain.right and e.differ(other.moved(plain))
         asked = {"right": other.right, "plain": plain.right, "of": plain.of}
-        yield e.claim("answers", held, loss=other.loss, own=plain.loss, act=own, **asked)
+        yield e.claim("answers", kept, loss=other.loss, own=plain.loss, act=own, **asked)
     gated = e.model if e.model.config.layers[0].ffn.gated else e.open_model(GATED)
     others = {act: e.variant({"layers.*.ffn.act": act}, gated) for act in NAMED}
     measured = {act: (silence(e.trace(e.text("prompt"), model)), e.quality(model)) for act, model in others.items()}

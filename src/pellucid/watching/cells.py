@@ -7,7 +7,7 @@ T="France"         the pieces of that word in the prompt
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from pellucid.batch.kv_cache import Segment
 from pellucid.batch.step import Step
 from pellucid.errors import UseError
 from pellucid.watching.tap import Call
+
+if TYPE_CHECKING:
+    from pellucid.watching.forward_values import ForwardValues
 
 Index = int | slice | str | Sequence[int]
 Find = Callable[[Sequence[int], str], list[int]]  # the positions of a word's pieces among a prompt's ids
@@ -41,7 +44,7 @@ class Place:
 
     call: the running part.  segment: the request whose rows it handles alone, if one.  letters: the tensor's axes.
     rows: for an axis N, the token row of each.  part: the index of the watched request's part of the tensor; () for all of it.
-    step: which forward it is, from 0.
+    step: which forward it is, from 0.  values: tensors of this forward that changes read.
     """
 
     path: str
@@ -51,6 +54,7 @@ class Place:
     rows: Tensor | None
     part: tuple[Any, ...]
     step: int
+    values: "ForwardValues | None" = None
 
     @property
     def padded(self) -> bool:

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.watching.cells import ALONG, Find, Index, Place, TextRows, chosen_cells, chosen_rows, relative
+from pellucid.watching.forward_values import ForwardValues, filled
 from pellucid.watching.tap import described
 
 Function = Callable[[Tensor], Tensor | None]
 At = Mapping[str, Index] | tuple[Index, ...]  # by axis letters, or one index for every axis
+Value = float | Tensor | str  # a number, a tensor, or the path of one
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Cells:
     """The chosen cells of one text in one tensor. numbers: of each axis.  dropped: the axes that one number addresses.
 
     text: the change in writing.  named: the axes that it addresses.  step: which forward.  find: finds a word in a prompt.
+    part, values: of the Place.
     """
 
     path: str
@@ -37,6 +40,8 @@ class Cells:
     named: frozenset[str] = frozenset()
     step: int = 0
     find: Find | None = None
+    part: tuple[Any, ...] = ()
+    values: ForwardValues | None = None
 
     def index(self) -> tuple[Tensor, ...]:
         """Return the index of these cells: each axis' numbers, shaped for an outer product."""
@@ -52,7 +57,7 @@ class Change:
 
     at: {axis letter: index}, or an index for every axis; all cells where it is empty.  become(cells, which): their new values.
     text: the change in writing.  request: whose rows alone it changes.  find: finds a word in a prompt.  required: an error if it acts on
-    no cell.
+    no cell.  reads: the path of a tensor of the same forward whose cells it takes; its `*` are those of `path`.
     """
 
     path: str
@@ -62,6 +67,7 @@ class Change:
     request: object = None
     find: Find | None = None
     required: bool = True
+    reads: str = ""
 
     def apply(self, x: Tensor, place: Place) -> Tensor | None:
         """Return x [as place.letters] with its chosen cells changed, in place; None if it has none of them."""
@@ -93,7 +99,19 @@ class Change:
             numbers.append(own.to(x.device))
             dropped += [n] if isinstance(at.get(letter), int) and len(own) == 1 else []
         positions = {axis: p[rows[axis]] if axis in rows else p for axis, p in of.positions.items()}
-        which = Cells(place.path, self.text, place.letters, numbers, tuple(dropped), positions, frozenset(at), place.step, self.find)
+        which = Cells(
+            place.path,
+            self.text,
+            place.letters,
+            numbers,
+            tuple(dropped),
+            positions,
+            frozenset(at),
+            place.step,
+            self.find,
+            place.part,
+            place.values,
+        )
         cells = x[which.index()]
         own_cells = cells.squeeze(tuple(dropped)) if dropped else cells
         new = self.become(own_cells, which)
@@ -143,18 +161,21 @@ def zero(path: str, **at: Index) -> Change:
     return put(path, 0.0, **at)
 
 
-def put(path: str, value: float | Tensor, **at: Index) -> Change:
-    """Set cells to a number, or to a tensor that broadcasts to their shape, without the axes that one number addresses."""
+def put(path: str, value: Value, **at: Index) -> Change:
+    """Set cells to a number, or to a tensor that broadcasts to their shape, without the axes that one number addresses.
+
+    value: also the path of a tensor made before in the same forward, whose cells at the same places are taken.
+    """
     return made(path, at, "=", value, lambda x, v: v.expand_as(x) if v.ndim == 0 else v)
 
 
-def times(path: str, factor: float | Tensor, **at: Index) -> Change:
-    """Multiply cells by a number or tensor."""
+def times(path: str, factor: Value, **at: Index) -> Change:
+    """Multiply cells by a number or tensor, or by those of the tensor at a path."""
     return made(path, at, "*=", factor, lambda x, v: x * v)
 
 
-def add(path: str, value: float | Tensor, **at: Index) -> Change:
-    """Add a number or tensor to cells."""
+def add(path: str, value: Value, **at: Index) -> Change:
+    """Add a number or tensor to cells, or those of the tensor at a path."""
     return made(path, at, "+=", value, lambda x, v: x + v)
 
 
@@ -262,8 +283,10 @@ class Taken:
 Operator = Callable[[Tensor, Tensor], Tensor]
 
 
-def made(path: str, at: Mapping[str, Index], sign: str, value: float | Tensor, f: Operator, wide: bool = False) -> Change:
+def made(path: str, at: Mapping[str, Index], sign: str, value: Value, f: Operator, wide: bool = False) -> Change:
     """Return the change f(cells, value) as `sign` says it. A UseError for a number that the tensor's dtype cannot hold."""
+    if isinstance(value, str):
+        return reading(path, at, sign, value, f)
     text = f"{path}{addressed(at)} {sign} {value if not isinstance(value, Tensor) else f'tensor {tuple(value.shape)}'}"
 
     def become(x: Tensor, which: Cells) -> Tensor:
@@ -279,6 +302,16 @@ def made(path: str, at: Mapping[str, Index], sign: str, value: float | Tensor, f
             raise ShapeError("change.shape", change=which.text, found=tuple(own.shape), allowed=tuple(x.shape)) from None
 
     return Change(path, become, text, at)
+
+
+def reading(path: str, at: Mapping[str, Index], sign: str, reads: str, f: Operator) -> Change:
+    """Return the change f(cells, those of the tensor at `reads`)."""
+
+    def become(x: Tensor, which: Cells) -> Tensor:
+        assert which.values is not None
+        return f(x, which.values.cells(filled(reads, path, which.path), which).to(x))
+
+    return Change(path, become, f"{path}{addressed(at)} {sign} {reads}", at, reads=reads)
 
 
 def require_number(number: float, dtype: torch.dtype, text: str) -> None:

@@ -5,6 +5,8 @@ layers.0.ffn[0, 1:3, :] *= 0.5                 an index of every axis, as of an 
 layers.2.out[T=4:] += steer.safetensors
 layers.1.out[T="France"] = from "The capital of Japan is" [T="Japan"]
 layers.1.out without steer.safetensors
+layers.1.ffn = layers.1.ffn_norm               another tensor of the same run
+layers.1.attn.q.in[T=-1] = 0                   before the operation: what this part alone reads
 """
 
 import json
@@ -21,12 +23,16 @@ CHANGE = re.compile(rf"\s*(?P<path>[^\s\[\]]+?)\s*(?P<at>{AT})?\s*(?P<sign>\*=|\
 FROM = re.compile(rf'from\s+(?:(?P<quoted>{QUOTED})|(?P<bare>[^"\[]+?))\s*(?P<at>{AT})?', re.S)
 LETTERED = re.compile(rf"\s*([A-Z](?:\+[A-Z])*)\s*=\s*({QUOTED}|[-+\d:,\s]*[-+\d:])\s*(?:,(?=\s*[A-Z])|$)", re.S)
 ENDS = re.compile(r"(-?\d{1,18})?\s*:\s*(-?\d{1,18})?(?:\s*:\s*(\d{1,18}))?")
+PATH = re.compile(r"[A-Za-z_*][\w*]*(\.[\w*]+)*")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?|[-+]?(inf|nan)")
 
 
 @dataclass(frozen=True)
 class ChangeText:
-    """A parsed change. sign: "=", "*=", "+=" or "without".  Of number, file and prompt one is given.  source: cells of the prompt's run."""
+    """A parsed change. sign: "=", "*=", "+=" or "without".  Of number, file, prompt and reads one is given.
+
+    source: cells of the prompt's run.  reads: the path of a tensor of the same run.
+    """
 
     text: str
     path: str
@@ -36,6 +42,7 @@ class ChangeText:
     file: str | None = None
     prompt: str | None = None
     source: At | None = None
+    reads: str | None = None
 
 
 def parse_change(text: str) -> ChangeText:
@@ -51,6 +58,8 @@ def parse_change(text: str) -> ChangeText:
         return ChangeText(text, fits["path"], at, sign, prompt=prompt, source=parse_at(other["at"], text) if other["at"] else None)
     if re.fullmatch(r".+\.safetensors(:.+)?", value):
         return ChangeText(text, fits["path"], at, sign, file=value)
+    if sign != "without" and PATH.fullmatch(value):
+        return ChangeText(text, fits["path"], at, sign, reads=value)
     raise UseError("change.text", found=text)
 
 

@@ -22,6 +22,7 @@ from pellucid.notebook import Shown
 from pellucid.watching.cells import Place
 from pellucid.watching.change import Change, Function, PartChange, as_changes
 from pellucid.watching.eager import EAGER
+from pellucid.watching.forward_values import ENTERS, ForwardValues
 from pellucid.watching.pulls import Pulls, Reading, layout
 from pellucid.watching.tap import (
     Flops,
@@ -147,6 +148,8 @@ class Watch(Records):
         self.given: tuple[tuple[Tensor, ...], tuple[Step, ...]] = (), ()  # the arguments of the running forward: ids and steps
         self.spots: dict[tuple[str, str], Spot] = {}
         self.patterns, self.by_path = {c.path for c in self.changes}, dict[str, tuple[Change, ...]]()
+        self.values = ForwardValues(c.reads for c in self.changes)
+        self.enters = any(path.endswith(ENTERS) for c in self.changes for path in (c.path, c.reads))
         self.flops: dict[str, int] = {}
         self.where: dict[nn.Module, list[str]] = {}
         for path, m in model.named_modules(remove_duplicate=False):  # a shared module keeps every path
@@ -178,7 +181,7 @@ class Watch(Records):
         full = [f"{path}.{n}".lstrip(".") for n in names]
         wanted = any(map(self.wants, full))
         self.inner.update(dict.fromkeys(full))
-        if any(self.changes_of(p) for p in full) or (wanted and self.inside == "reference"):
+        if any(self.changes_of(p) or self.values.wants(p) for p in full) or (wanted and self.inside == "reference"):
             return "reference"
         return (self.inside) if wanted else None
 
@@ -241,8 +244,10 @@ class Watch(Records):
     def alter(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
         """Return the tensor that this watch's changes make of x; x itself if none acts on it."""
         spot = self.find_spot(x, label)
-        if spot is None or not spot.changes or here.recomputed is not None:
-            return x
+        return x if spot is None or here.recomputed is not None else self.altered(x, spot, rows)
+
+    def altered(self, x: Tensor, spot: Spot, rows: Tensor | None) -> Tensor:
+        """Return what the changes of `spot` make of x, and hold it for those that read it."""
         own = False  # x is a copy made here
         for c in spot.changes:
             if (changed := self.change(x, c, spot, rows)) is None:
@@ -251,7 +256,7 @@ class Watch(Records):
             x, own = (x if own else copied(x), True) if part else (new, False)
             if part:
                 x[part] = new
-        return x
+        return self.values.keep(spot, x)
 
     def see(self, x: Tensor, label: str, rows: Tensor | None, edited: bool) -> Tensor:
         """Record one tapped tensor. Returns the tensor that the forward uses: x, or with gradients a leaf of the same values."""
@@ -309,7 +314,7 @@ class Watch(Records):
         part = () if request is None else self.part_of_request(x, spot.dims, rows, request)[0]
         if part is None:
             return None
-        place = Place(spot.path, here.calls[-1], here.segment, spot.letters, rows, part, self.step)
+        place = Place(spot.path, here.calls[-1], here.segment, spot.letters, rows, part, self.step, self.values)
         own = (x[part] if part else x).clone()
         if isinstance(c, PartChange) and c.module is not None and not part:  # of one request alone, its rows are no axis of the part's
             self.take_in(c.module, f"{spot.path}.{c.name}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from pellucid.batch.step import Step
+from pellucid.watching.forward_values import enter
 from pellucid.watching.tap import Call, here
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def run_watched(module: nn.Module, forward: Callable[..., Any], *args: Any, **kw
         sizes = {d: outer.sizes[d] for d in "BT" if d in outer.sizes}
     here.calls = (*calls, Call(module, paths, sizes, steps))
     here.terms = terms if calls else {}
+    for w in watches:
+        args = enter(w, args) if w.enters else args
     try:
         return forward(*args, **kw)
     finally:
