@@ -8,6 +8,7 @@ from playwright.sync_api import expect
 
 import pellucid
 from browser import Tab
+from pellucid.api.change_values import changes
 from pellucid.messages import phrases
 
 PROMPT = "The capital of France is"
@@ -127,3 +128,27 @@ def test_a_change_is_made_by_its_button_and_not_on_the_way(tab: Tab) -> None:
     tab.page.press("#change-value", "Enter")
     expect(tab.page.locator(".edits li")).to_have_count(1)
     assert json.loads(tab.page.evaluate("new URLSearchParams(location.hash.slice(1)).get('edits')"))[0][0] == "layers.1.attn.z"
+
+
+def test_a_change_before_a_part_and_of_another_tensor(tab: Tab) -> None:
+    """Made in Chinese on a model of another kind: the address holds both, and the logits are Python's."""
+    model, prompt = pellucid.load("pellucid/capitals-deepseek", dtype="float32"), "法国的首都是"
+    tab.go("zh", view="change", model="pellucid/capitals-deepseek", prompt=prompt)
+    tab.page.fill("input.path", "layers.1.attn.q_a.in")
+    tab.page.fill("input.at >> nth=0", "3")
+    tab.page.click("button.add")
+    tab.page.fill("input.path", "layers.2.ffn")
+    tab.page.select_option("form select", "tensor")
+    tab.page.fill("#change-value", "layers.2.ffn_norm")
+    tab.page.click("button.add")
+    expect(tab.page.locator(".edits li")).to_have_count(2)
+    tab.settle()
+    texts = ["layers.1.attn.q_a.in[T=3] = 0", "layers.2.ffn = layers.2.ffn_norm"]
+    right = pellucid.trace(model, prompt, edit=changes(model, texts)).last_logits(0)
+    plain = pellucid.trace(model, prompt).last_logits(0)
+    cells = tab.page.eval_on_selector_all(
+        "[data-logit]", "cells => cells.map(c => [Number(c.parentElement.dataset.id), Number(c.dataset.logit)])"
+    )
+    assert len(cells) > 5 and all(logit == float(right[int(id)]) != float(plain[int(id)]) for id, logit in cells)
+    tab.page.fill("input.path", "layers.1.attn.nothing.in")
+    assert tab.page.locator("button.add").is_disabled()

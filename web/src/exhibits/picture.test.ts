@@ -55,13 +55,14 @@ describe("an exhibit in an address", () => {
     const changed = readPlace(address({ ...run, changes: ["layers.0.ffn = 0", "layers.1.attn.z[H=3, T=-1] *= 0.5"] }) ?? "");
     expect(changed.view).toBe("change");
     expect(readEdits(changed.edits).map(changeText)).toEqual(["layers.0.ffn = 0", "layers.1.attn.z[H=3, T=-1] *= 0.5"]);
+    expect(readEdits(readPlace(address({ ...run, changes: ["layers.1.ffn = layers.1.ffn_norm"] }) ?? "").edits)[0]?.how).toBe("tensor");
     expect(address({ ...run, changes: ["layers.0.out += steer.safetensors"] })).toBeUndefined();
   });
 });
 
 describe("changes as edits", () => {
   it("keep their text", () => {
-    for (const text of ["layers.0.ffn = 0", "layers.2.attn.z[0,1:3,:] *= 0.5", 'layers.1.out[T=4:] = from "The \\"capital\\""', "a.b[H=0] = -1"]) {
+    for (const text of ["layers.0.ffn = 0", "layers.2.attn.z[0,1:3,:] *= 0.5", 'layers.1.out[T=4:] = from "The \\"capital\\""', "a.b[H=0] = -1", "layers.1.ffn = layers.1.ffn_norm", "layers.2.out[T=1:] += layers.0.out", "layers.1.attn.q.in[:,2,:] *= 0.5"]) {
       const edit = parsed(text);
       expect(edit && changeText(edit)).toBe(text);
       expect(edit && readEdits(writtenEdits([edit]))).toEqual([edit]);

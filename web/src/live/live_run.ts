@@ -80,7 +80,7 @@ export class LiveModel {
   private edit(edit: Edit, row: number, step: { fed: readonly number[]; source: number }): RowEdit | undefined {
     const place = this.taps.get(edit.path), rows = this.rowsOf(step, edit.path), names = place ? axes(place) : [];
     const shape = place ? place.shape.map((n, i) => (i === 1 ? rows : n)) : [];
-    if (!place || place.dtype !== "float32" || names[0] !== "B" || edit.how === "prompt") throw new RangeError(edit.path);
+    if (!place || place.dtype !== "float32" || names[0] !== "B" || (edit.how !== "to" && edit.how !== "times")) throw new RangeError(edit.path);
     if (rows === 0) return undefined; // of a source, which the first step read
     const spans = spansOf(edit.at, names, shape);
     if (!spans) throw new RangeError(`${edit.path}[${edit.at}]`);
