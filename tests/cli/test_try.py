@@ -53,6 +53,33 @@ def test_the_document_is_the_comparison(capsys: pytest.CaptureFixture[str]) -> N
     assert refused(document | {"first": 3}, "try")
 
 
+def test_rows_heads_and_experts_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    """In Chinese, with experts, and a prompt whose rows moved: which rows were compared, each by itself, and the loads."""
+    model, prompt, later = "pellucid/capitals-deepseek", "法国的首都是", "我知道法国的首都是"
+    with speaking("zh"):
+        out = run(capsys, model, prompt, "--against", later, "--by", "T", "--lang", "zh")
+    document = json.loads(run(capsys, model, prompt, "--against", later, "--json"))
+    accept(document, "try")
+    (i, j) = document["rows"][-1]
+    assert f"{i} → {j}" in out and "相比的行" in out and "每个专家" in out
+    embed = next(one for one in document["along"] if one["path"] == "embed")
+    assert embed["rows"] == [0.0] * len(document["rows"]) and embed["heads"] == []
+    assert [sum(own) for own in document["loads"][0]["loads"]] == [2 * len(one["ids"]) for one in document["runs"]]
+    heads = run(capsys, model, prompt, "--change", "layers.1.attn.z[H=2] = 0", "--by", "H")
+    (line,) = (line.split() for line in heads.splitlines() if line.split()[:1] == ["layers.1.attn.z"])
+    assert line[1:] == ["0", "0", "100.0%", "0"]
+    assert "--by is X" in run(capsys, model, prompt, "--with", "norm=none", "--by", "X", code=2)
+
+
+def test_a_part_is_left_out_by_what_it_read(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, SPECIMEN, PROMPT, "--change", "layers.1.ffn = layers.1.ffn.in", "--change", "layers.2.attn.q.in[T=-1] = 0", "--json")
+    first, edit = json.loads(out), [pellucid.put("layers.1.ffn", "layers.1.ffn_norm"), pellucid.zero("layers.2.attn.q.in", T=-1)]
+    model = pellucid.load(SPECIMEN)
+    both = pellucid.compare(pellucid.trace(model, PROMPT), pellucid.trace(model, PROMPT, edit=edit))
+    assert [(t["path"], t["largest"]) for t in first["tensors"]] == [(t.path, t.largest) for t in both.tensors]
+    assert first["first"] == "layers.1.ffn" and first["answers"][0]["divergence"] > 0
+
+
 def test_measures_by_depth(capsys: pytest.CaptureFixture[str]) -> None:
     """Length, likeness and gradient of both runs are those of hand-made ones; a change reaches them from its block on."""
     document = json.loads(run(capsys, SPECIMEN, PROMPT, "--change", "layers.1.ffn *= 0.5", "--json", "--dtype", "float64"))

@@ -71,6 +71,11 @@ class Comparison:
         """Return the first tensor that differs, None if all are equal."""
         return next((t for t in self.tensors if t.changed), None)
 
+    @property
+    def pairs(self) -> list[tuple[int, int]] | None:
+        """Return the pairs of compared rows; None where all rows of both prompts are compared in order."""
+        return None if len(self.rows) == len(self.a.ids) == len(self.b.ids) else self.rows
+
     def __repr__(self) -> str:
         changed = [t for t in self.tensors if t.changed]
         place = f", first {changed[0].path}" if changed else ""
@@ -109,6 +114,21 @@ def paired(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int]]:
 
 def difference(s: Seen, t: Seen, rows: list[tuple[int, int]] | None) -> TensorDifference | None:
     """Return the difference of a record in two runs over paired rows, all where None. None if a value is not kept or shapes differ."""
+    if (both := values_beside(s, t, rows)) is None:
+        return None
+    x, y = both
+    largest, index, values = gap(x, y)
+    if rows is not None and s.step == 0 and index:
+        letters = s.dims.split()
+        index = tuple(rows[i][0] if letters[k] in ("T", "S") and x.shape[k] > 1 else i for k, i in enumerate(index))
+    size = float(x.double().norm()) if x.numel() else 0.0
+    moved = float((y.double() - x.double()).norm()) if x.numel() else 0.0
+    relative = moved / size if size and math.isfinite(size) and math.isfinite(moved) else None
+    return TensorDifference(s.path, s.step, s.call, largest, relative, index, values)
+
+
+def values_beside(s: Seen, t: Seen, rows: list[tuple[int, int]] | None) -> tuple[Tensor, Tensor] | None:
+    """Return a record's values in two runs over paired rows, all where None. None if a value is not kept or shapes differ."""
     if not isinstance(s.value, Tensor) or not isinstance(t.value, Tensor) or s.value.is_meta or t.value.is_meta:
         return None
     x, y = s.value, t.value
@@ -118,16 +138,7 @@ def difference(s: Seen, t: Seen, rows: list[tuple[int, int]] | None) -> TensorDi
                 if max(i for i, _ in rows) >= x.shape[axis] or max(j for _, j in rows) >= y.shape[axis]:
                     return None
                 x, y = (v.index_select(axis, torch.tensor([r[k] for r in rows], device=v.device)) for k, v in enumerate((x, y)))
-    if x.shape != y.shape:
-        return None
-    largest, index, values = gap(x, y)
-    if rows is not None and s.step == 0 and index:
-        letters = s.dims.split()
-        index = tuple(rows[i][0] if letters[k] in ("T", "S") and x.shape[k] > 1 else i for k, i in enumerate(index))
-    size = float(x.double().norm()) if x.numel() else 0.0
-    moved = float((y.double() - x.double()).norm()) if x.numel() else 0.0
-    relative = moved / size if size and math.isfinite(size) and math.isfinite(moved) else None
-    return TensorDifference(s.path, s.step, s.call, largest, relative, index, values)
+    return (x, y) if x.shape == y.shape else None
 
 
 def gap(a: Tensor, b: Tensor) -> tuple[float, tuple[int, ...], tuple[float, float]]:

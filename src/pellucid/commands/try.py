@@ -10,6 +10,8 @@ from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
 from pellucid.messages import say
 
+AXES = "T", "H"  # of rows and heads
+
 
 def add(app: typer.Typer) -> None:
     @command(app, "try", say("try.help"))
@@ -23,6 +25,7 @@ def add(app: typer.Typer) -> None:
         steps: Annotated[int, options.steps()] = 1,
         best: Annotated[int, options.integer("--top", say("explain.help.top"))] = 5,
         everything: Annotated[bool, typer.Option("--all", help=say("try.help.all"))] = False,
+        by: Annotated[str, typer.Option("--by", metavar="T|H", help=say("try.help.by"))] = "",
         drawn: Annotated[int | None, options.integer("--fresh", say("try.help.fresh"))] = None,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
@@ -39,6 +42,8 @@ def add(app: typer.Typer) -> None:
             raise UseError("explain.steps", found=steps)
         if best < 1:
             raise UseError("explain.top", found=best)
+        if by not in ("", *AXES):
+            raise UseError("try.axis", found=by)
         if drawn is not None and quant is not None:
             raise UseError("try.fresh")
         prompts = [options.prompt_of(text, ids) for text in (prompt, prompt if against is None else against)]
@@ -51,7 +56,7 @@ def add(app: typer.Typer) -> None:
         from pellucid.api.trace import trace
         from pellucid.api.variant import varied
         from pellucid.documents.comparison import comparison_document
-        from pellucid.terminal.comparison_lines import Side, comparison
+        from pellucid.terminal.comparison_lines import Detail, Side, comparison
 
         model = model if drawn is None else redrawn(model, drawn)
         other = varied(model, switch or ())
@@ -65,4 +70,4 @@ def add(app: typer.Typer) -> None:
             changed = [*([] if against is None else [against]), *(switch or ()), *texts]
             about = [model.name if against is None else prompt, ", ".join(changed)]
             sides = [Side(one, text) for one, text in zip((model, other), about, strict=True)]
-            screen.lines(comparison(compared, sides, best, screen.width, everything, depth))
+            screen.lines(comparison(compared, sides, Detail(best, screen.width, everything, by), depth))

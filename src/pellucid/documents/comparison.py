@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypedDict
 
+from pellucid.analysis.by_axis import along, loads
 from pellucid.analysis.compare import AnswerDifference, Comparison, TensorDifference
 from pellucid.analysis.depth import Depth
 from pellucid.api.model import Model
@@ -56,6 +57,21 @@ class DepthDocument(TypedDict):
     gradient: Annotated[list[float | None], "of the first run's answer; null: none"]
 
 
+class AxisDifferenceDocument(TypedDict):
+    """The difference of a tensor for each compared row and each head."""
+
+    path: Path
+    rows: Annotated[list[float | None], "‖b − a‖ / ‖a‖ of each compared row; null: a is 0; none: it has no rows"]
+    heads: Annotated[list[float | None], "the same of each head; none: it has no heads"]
+
+
+class LoadDocument(TypedDict):
+    """How often each expert was chosen."""
+
+    path: Path
+    loads: Annotated[list[list[Count]], "of each expert, in the first run and the second"]
+
+
 class ComparisonDocument(TypedDict):
     """Two runs side by side."""
 
@@ -65,6 +81,8 @@ class ComparisonDocument(TypedDict):
     answers: list[ComparedAnswerDocument]
     first: Annotated[Path | None, "the first tensor that differs"]
     tensors: list[TensorDifferenceDocument]
+    along: list[AxisDifferenceDocument]
+    loads: Annotated[list[LoadDocument], "of layers with experts"]
     only: Annotated[list[list[Path]], "paths of one run alone"]
     depth: Annotated[list[DepthDocument], "from the first block's input to the last one's output; none: not both are decoders"]
 
@@ -80,9 +98,17 @@ def comparison_document(
         "answers": [compared_answer(one, models, most) for one in c.answers],
         "first": None if c.first is None else c.first.path,
         "tensors": [compared_tensor(t) for t in c.tensors],
+        "along": along_documents(c),
+        "loads": [{"path": path, "loads": [a, b]} for path, (a, b) in loads(c).items()],
         "only": [c.only_a, c.only_b],
         "depth": [depth_document(d) for d in depth],
     }
+
+
+def along_documents(c: Comparison) -> list[AxisDifferenceDocument]:
+    """Return the difference of each tensor by rows and by heads."""
+    rows, heads = ({path: [finite(v) for v in own] for path, own in along(c, letter).items()} for letter in "TH")
+    return [{"path": path, "rows": rows.get(path, []), "heads": heads.get(path, [])} for path in dict.fromkeys([*rows, *heads])]
 
 
 def depth_document(d: Depth) -> DepthDocument:

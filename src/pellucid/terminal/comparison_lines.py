@@ -1,11 +1,12 @@
 """Two runs side by side as lines of a terminal: both answers, the first tensor that differs, and how far the others are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from rich.text import Text
 
+from pellucid.analysis.by_axis import along, loads
 from pellucid.analysis.compare import AnswerDifference, Comparison, TensorDifference
 from pellucid.analysis.depth import Depth
 from pellucid.api.model import Model
@@ -28,19 +29,82 @@ class Side:
     about: str
 
 
-def comparison(c: Comparison, sides: Sequence[Side], best: int, width: int, everything: bool, depth: Sequence[Depth] = ()) -> list[Text]:
-    """Write both answers and the tensors that differ. everything: every tensor, not the last of each block alone."""
-    out: list[Text] = []
+@dataclass(frozen=True)
+class Detail:
+    """What of a comparison is written. everything: every tensor, not the last of each block alone.  by: the letter of an axis, or ""."""
+
+    best: int
+    width: int
+    everything: bool = False
+    by: str = ""
+
+
+def comparison(c: Comparison, sides: Sequence[Side], detail: Detail, depth: Sequence[Depth] = ()) -> list[Text]:
+    """Write both answers and the tensors that differ."""
+    out, width = list[Text](), detail.width
     for one in c.answers:
-        out += [*answers(one, sides, best, width), Text()]
+        out += [*answers(one, sides, detail.best, width), Text()]
     out += first(c, width)
-    out += tensors(c, width, everything)
+    if c.pairs is not None:
+        out += prose(beside(c), width, DIM)
+    out += tensors(c, width, detail.everything)
+    if detail.by:
+        out += [Text(), *prose(say(f"try.by.{detail.by}"), width, TITLE), *by_axis(c, detail)]
+    if chosen := loads(c):
+        out += [Text(), *prose(say("try.loads"), width, TITLE), *load_table(chosen)]
     if depth:
         out += [Text(), *prose(say("try.depth"), width, TITLE), *depths(depth)]
     for n, own in enumerate((c.only_a, c.only_b)):
         if own:
             out += prose(say("try.only", side="AB"[n], paths=", ".join(own[:6]) + (", …" if len(own) > 6 else "")), width, DIM)
     return clipped(out, width)
+
+
+def beside(c: Comparison) -> str:
+    """Say which rows of both prompts were compared, and how many have no partner."""
+    runs: list[list[tuple[int, int]]] = []
+    for pair in c.rows:
+        if runs and pair[0] == runs[-1][-1][0] + 1 and pair[1] == runs[-1][-1][1] + 1:
+            runs[-1].append(pair)
+        else:
+            runs.append([pair])
+    ranges = "; ".join(f"A {spanned(r[0][0], r[-1][0])} = B {spanned(r[0][1], r[-1][1])}" for r in runs)
+    return say("try.rows", rows=ranges, a=len(c.a.ids) - len(c.rows), b=len(c.b.ids) - len(c.rows))
+
+
+def spanned(first: int, last: int) -> str:
+    """Write a range of rows: "3" or "1 … 4"."""
+    return str(first) if first == last else f"{first} … {last}"
+
+
+def by_axis(c: Comparison, detail: Detail) -> list[Text]:
+    """Write how far each tensor is at each index of an axis, in percent; 0 is exactly 0."""
+    values = along(c, detail.by)
+    own = [list(group) for _, group in groupby(values, key=lambda path: block(path)[0])]
+    paths = [path for group in own for path in (group if detail.everything or detail.by != "T" or not block(group[0])[0] else group[-1:])]
+    most = max((len(values[path]) for path in paths), default=0)
+    heads = [f"{detail.by} {i}" for i in range(most)] if detail.by != "T" else [row_name(c, i) for i in range(most)]
+    titles: list[Cell] = [Text(t, DIM) for t in (say("try.tensor"), *heads)]
+    cells: list[list[Cell]] = [[path, *(f"{number(100 * v)}%" if v else "0" for v in values[path])] for path in paths]
+    return table([titles, *([*row, *[""] * (most + 1 - len(row))] for row in cells)], [Column(style=NAME), *[Column(">")] * most])
+
+
+def row_name(c: Comparison, i: int) -> str:
+    """Write a compared row: its position in A, and in B where it moved."""
+    a, b = c.rows[i] if i < len(c.rows) else (i, i)
+    return str(a) if a == b else f"{a} → {b}"
+
+
+def load_table(chosen: Mapping[str, tuple[list[int], list[int]]]) -> list[Text]:
+    """Write how many of the rows' choices fell on each expert, in both runs."""
+    most = max(len(a) for a, _ in chosen.values())
+    titles: list[Cell] = [Text(t, DIM) for t in (say("try.tensor"), "", *(f"E {i}" for i in range(most)))]
+    rows: list[list[Cell]] = []
+    for path, both in chosen.items():
+        rows += [
+            [path if side == "A" else "", side, *map(str, own), *[""] * (most - len(own))] for side, own in zip("AB", both, strict=True)
+        ]
+    return table([titles, *rows], [Column(style=NAME), Column(), *[Column(">")] * most])
 
 
 def answers(one: AnswerDifference, sides: Sequence[Side], best: int, width: int) -> Iterator[Text]:
