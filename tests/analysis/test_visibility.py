@@ -53,8 +53,8 @@ def test_two_stacks_in_one_matrix() -> None:
 
 
 def test_which_models_have_the_causal_picture() -> None:
-    fits = {name: v.one_block(pellucid.load(f"pellucid/{name}").config) for name in ("capitals", "capitals-deepseek")}
-    none = {name: v.one_block(pellucid.load(f"pellucid/{name}").config) for name in ("reader", "capitals-t5", "capitals-bert")}
+    fits = {name: v.one_block(pellucid.load(f"pellucid/{name}").config) for name in ("capitals", "capitals-deepseek", "reader")}
+    none = {name: v.one_block(pellucid.load(f"pellucid/{name}").config) for name in ("capitals-prefix", "capitals-t5", "capitals-bert")}
     assert all(fits.values()) and not any(none.values())
 
 

@@ -66,10 +66,10 @@ class Visibility:
 
 
 def one_block(cfg: Config) -> bool:
-    """True for a causal decoder whose first block sees all that came before."""
+    """True for a causal decoder whose first block sees all that came before, or a sliding window of it."""
     first = cfg.layers[0].attn
-    narrow = any(getattr(first, name, None) is not None for name in ("window", "chunk"))
-    return cfg.encoder is None and cfg.head and first.causal and not cfg.prefix and not narrow
+    chunked = getattr(first, "chunk", None) is not None
+    return cfg.encoder is None and cfg.head and first.heads > 0 and first.causal and not cfg.prefix and not chunked
 
 
 def windowed(cfg: Config) -> bool:
@@ -150,6 +150,13 @@ def pairs_of(words: int, prefix: int) -> int:
     """Return how many pairs a prefix mask shows: those of a causal one, and in the prefix the later words too."""
     shared = min(prefix, words)
     return words * (words + 1) // 2 + shared * (shared - 1) // 2
+
+
+def own_pairs(model: Model, text: str) -> int:
+    """Return how many pairs of words the first block of a causal model shows: all before, or those in its window."""
+    window = getattr(model.config.layers[0].attn, "window", None)
+    words = words_of(model, text_ids(model, text))[0]
+    return pairs_of(len(words), 0) if window is None else window_pairs(model, text, window)
 
 
 def window_pairs(model: Model, text: str, window: int) -> int:

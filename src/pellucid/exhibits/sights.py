@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.visibility import across, one_block, pairs_of, reached, visibility, window_pairs, windowed
+from pellucid.analysis.visibility import across, one_block, own_pairs, pairs_of, reached, visibility, window_pairs, windowed
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import MatrixPanel, Panel
 from pellucid.messages import say
@@ -31,8 +31,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         yield from through_window(e, text, causal.pairs)
     words = len(partly.words)
     yield e.claim("encoder", open_to_all.complete, pairs=open_to_all.pairs)
-    alone = pairs_of(len(causal.words), 0)
-    yield e.claim("causal", causal.later == 0 and causal.pairs == alone, pairs=causal.pairs, later=causal.later)
+    yield e.claim("causal", causal.later == 0 and causal.pairs == own_pairs(e.model, text), pairs=causal.pairs, later=causal.later)
     yield e.claim("prefix", partly.pairs == pairs_of(words, prefix), prefix=prefix, pairs=partly.pairs, later=partly.later)
     moves = [(open_to_all, reached(bert, text)), (causal, reached(e.model, text)), (partly, reached(glm, text, chosen))]
     unlike = sum(own.unlike(moved, LEAST) for own, moved in moves)

@@ -17,6 +17,7 @@ from pellucid.counting.weights import Weight, weights
 from pellucid.documents.formula import block
 from pellucid.documents.number import count, number, shape
 from pellucid.messages import say
+from pellucid.terminal import placing
 from pellucid.terminal.table import Cell, Column, clipped, line, prose, widths
 
 SCHEMA = 1
@@ -109,7 +110,7 @@ def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
     facts = [model.family.name, say("explain.layers", count=len(model.config.layers))]
     facts += [say("explain.parameters", count=count(model.num_parameters())), str(model.dtype).removeprefix("torch.")]
     out = [Text.assemble((model.name, "bold"), ("  " + " · ".join(facts), "dim")), Text()]
-    for sentence in (*settings(model, everything), *sources(model)):
+    for sentence in (*settings(model, everything), *placing.sentences(model), *sources(model)):
         out += prose(sentence, width)
     out.append(Text())
     columns = [Column(style="cyan"), Column(style="dim"), Column(">"), Column(">")]
