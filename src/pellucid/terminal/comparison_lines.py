@@ -49,7 +49,7 @@ def comparison(c: Comparison, sides: Sequence[Side], detail: Detail, depth: Sequ
         out += prose(beside(c), width, DIM)
     out += tensors(c, width, detail.everything)
     if detail.by:
-        out += [Text(), *prose(say(f"try.by.{detail.by}"), width, TITLE), *by_axis(c, detail)]
+        out += [Text(), *prose(say("try.by.T") if detail.by == "T" else say("try.by.H"), width, TITLE), *by_axis(c, detail)]
     if chosen := loads(c):
         out += [Text(), *prose(say("try.loads"), width, TITLE), *load_table(chosen)]
     if depth:

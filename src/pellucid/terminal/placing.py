@@ -1,13 +1,18 @@
 """Where a model's order of words comes from and which heads share keys, as sentences: what no weight's name says by itself."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pellucid.api.model import Model
 from pellucid.config import Attention, Config, Latent, Layer
 from pellucid.documents.number import count
 from pellucid.messages import say
 
-RELATIVE = "rope", "buckets", "alibi", "distances"  # fields of an attention that place its rows
+RELATIVE: dict[str, Callable[[int, int], str]] = {  # fields of an attention that place its rows, and the sentence about `blocks` of `of`
+    "rope": lambda blocks, of: say("show.positions.rope", blocks=blocks, of=of),
+    "buckets": lambda blocks, of: say("show.positions.buckets", blocks=blocks, of=of),
+    "alibi": lambda blocks, of: say("show.positions.alibi", blocks=blocks, of=of),
+    "distances": lambda blocks, of: say("show.positions.distances", blocks=blocks, of=of),
+}
 
 
 def sentences(model: Model) -> Iterator[str]:
@@ -26,11 +31,12 @@ def placed(cfg: Config, layers: Sequence[Layer]) -> list[str]:
     """Return a sentence for each kind of positions that a model has."""
     out = []
     if cfg.positions is not None:
-        out.append(say("show.positions.sines" if cfg.sinusoids else "show.positions.table", rows=count(cfg.positions)))
-    for name in RELATIVE:
+        rows = count(cfg.positions)
+        out.append(say("show.positions.sines", rows=rows) if cfg.sinusoids else say("show.positions.table", rows=rows))
+    for name, sentence in RELATIVE.items():
         blocks = sum(bool(getattr(layer.attn, name, None)) for layer in layers)
         if blocks:
-            out.append(say(f"show.positions.{name}", blocks=blocks, of=len(layers)))
+            out.append(sentence(blocks, len(layers)))
     return out
 
 
