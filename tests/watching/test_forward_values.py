@@ -84,9 +84,9 @@ def test_a_generation_over_a_cache_reads_the_same(model: Model) -> None:
     with pellucid.watch(model, only="logits", edit=edit) as seen:
         new = model.generate(torch.tensor([text]), 5)
     ended = [s.value[0, -1] for s in seen.all("logits")]
-    whole = logits(model, edit, torch.tensor([[*text, *new.tolist()[0][len(text) :]]]))[0, len(text) - 1 :]
-    assert all(far(a, b) < 1e-10 for a, b in zip(ended, whole, strict=False)) and len(ended) >= 3
-    assert far(whole, logits(model, [], torch.tensor([[*text, *new.tolist()[0][len(text) :]]]))[0, len(text) - 1 :]) > 1e-3
+    full = logits(model, edit, torch.tensor([[*text, *new.tolist()[0][len(text) :]]]))[0, len(text) - 1 :]
+    assert all(far(a, b) < 1e-10 for a, b in zip(ended, full, strict=False)) and len(ended) >= 3
+    assert far(full, logits(model, [], torch.tensor([[*text, *new.tolist()[0][len(text) :]]]))[0, len(text) - 1 :]) > 1e-3
 
 
 def test_a_tensor_inside_a_fused_op_is_read(model: Model) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pellucid.analysis.compare import Comparison, values_beside
 from pellucid.analysis.difference import keyed
-from pellucid.config import Moe
 from pellucid.tracing import Trace
 
 CHOSEN = "chosen"
@@ -47,7 +46,7 @@ def chosen(run: Trace) -> dict[str, Tensor]:
 def experts_of(run: Trace, path: str) -> int:
     """Return how many experts the layer of a path has."""
     ffn = run.runner.config.layers[int(path.split(".")[1])].ffn
-    return ffn.experts if isinstance(ffn, Moe) else 0
+    return int(ffn.experts)
 
 
 def counted(ids: Tensor, experts: int) -> list[int]:

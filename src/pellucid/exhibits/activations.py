@@ -37,8 +37,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     plain, other, free = e.quality(), e.quality(relu), e.quality(bare)
     if plain.known:
         kept = other.right == plain.right and e.differ(other.moved(plain))
-        asked = {"right": other.right, "plain": plain.right, "of": plain.of}
-        yield e.claim("answers", kept, loss=other.loss, own=plain.loss, act=own, **asked)
+        numbers = {"right": other.right, "plain": plain.right, "of": plain.of}
+        yield e.claim("answers", kept, loss=other.loss, own=plain.loss, act=own, **numbers)
     gated = e.model if e.model.config.layers[0].ffn.gated else e.open_model(GATED)
     others = {act: e.variant({"layers.*.ffn.act": act}, gated) for act in NAMED}
     measured = {act: (silence(e.trace(e.text("prompt"), model)), e.quality(model)) for act, model in others.items()}

@@ -46,7 +46,7 @@ def comparison(c: Comparison, sides: Sequence[Side], detail: Detail, depth: Sequ
         out += [*answers(one, sides, detail.best, width), Text()]
     out += first(c, width)
     if c.pairs is not None:
-        out += prose(beside(c), width, DIM)
+        out += prose(compared_rows(c), width, DIM)
     out += tensors(c, width, detail.everything)
     if detail.by:
         out += [Text(), *prose(say("try.by.T") if detail.by == "T" else say("try.by.H"), width, TITLE), *by_axis(c, detail)]
@@ -60,7 +60,7 @@ def comparison(c: Comparison, sides: Sequence[Side], detail: Detail, depth: Sequ
     return clipped(out, width)
 
 
-def beside(c: Comparison) -> str:
+def compared_rows(c: Comparison) -> str:
     """Say which rows of both prompts were compared, and how many have no partner."""
     runs: list[list[tuple[int, int]]] = []
     for pair in c.rows:

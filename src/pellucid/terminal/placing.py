@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from pellucid.api.model import Model
-from pellucid.config import Attention, Config, Latent, Layer
+from pellucid.config import AnyAttention, Config, Layer
 from pellucid.documents.number import count
 from pellucid.messages import say
 
@@ -19,15 +19,15 @@ def sentences(model: Model) -> Iterator[str]:
     """Yield where positions enter, which heads share keys and values, and what shows both as they run."""
     cfg = model.config
     layers = [*(cfg.encoder or ()), *cfg.layers]
-    yield from placed(cfg, layers) or [say("show.positions.none")]
-    attends = [layer.attn for layer in layers if isinstance(layer.attn, Attention | Latent)]
+    yield from position_lines(cfg, layers) or [say("show.positions.none")]
+    attends = [layer.attn for layer in layers if layer.attn.heads]
     yield from dict.fromkeys(map(sharing, attends))
     if attends:
-        turned = cfg.encoder is None and any(one.rope is not None for one in attends)
-        yield say("show.more", exhibits=", ".join((*(["turns"] if turned else []), "places", "kinds")))
+        rotary = cfg.encoder is None and any(getattr(one, "rope", None) is not None for one in attends)
+        yield say("show.more", exhibits=", ".join((*(["turns"] if rotary else []), "places", "kinds")))
 
 
-def placed(cfg: Config, layers: Sequence[Layer]) -> list[str]:
+def position_lines(cfg: Config, layers: Sequence[Layer]) -> list[str]:
     """Return a sentence for each kind of positions that a model has."""
     out = []
     if cfg.positions is not None:
@@ -40,11 +40,12 @@ def placed(cfg: Config, layers: Sequence[Layer]) -> list[str]:
     return out
 
 
-def sharing(attn: Attention | Latent) -> str:
+def sharing(attn: AnyAttention) -> str:
     """Return the sentence about one attention's heads."""
-    if isinstance(attn, Latent):
-        return say("show.heads.latent", heads=attn.heads, latent=attn.kv_rank, turned=attn.rope.width)
-    if attn.heads == attn.kv_heads:
+    if (latent := getattr(attn, "kv_rank", None)) is not None:
+        return say("show.heads.latent", heads=attn.heads, latent=latent, turned=attn.rope.width)  # type: ignore[union-attr]
+    keys: int = getattr(attn, "kv_heads", attn.heads)
+    each = attn.heads // keys
+    if each == 1:
         return say("show.heads.own", heads=attn.heads)
-    each = attn.heads // attn.kv_heads
-    return say("show.heads.groups", heads=attn.heads, keys=attn.kv_heads, each=each, last=each - 1)
+    return say("show.heads.groups", heads=attn.heads, keys=keys, each=each, last=each - 1)
