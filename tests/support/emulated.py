@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -68,7 +68,8 @@ class Emulated:
         self.ops = described(text)
         self.burst_words = self.ops.pop("burst")
         self.called, self.calls = set[str](), 0
-        self.writes: tuple[torch.Tensor, ...] = ()  # of the next call, where an op has said them
+        self.reads: tuple[torch.Tensor, ...] = ()  # of the next call, where an op has said them
+        self.writes: tuple[torch.Tensor, ...] = ()
         self.names = {op.code // 2: name for name, op in self.ops.items()}
 
     def close(self) -> None:
@@ -216,14 +217,24 @@ def written(start: int, end: int, after: dict[int, bytearray]) -> bytes:
     return bytes(out)
 
 
+class Told(Protocol):
+    """A library of a test, which is told before a call what it reads and writes."""
+
+    lock: threading.RLock
+    reads: tuple[torch.Tensor, ...]
+    writes: tuple[torch.Tensor, ...]
+
+    def close(self) -> None: ...
+
+
 @contextmanager
-def installed(lib: Emulated) -> Iterator[None]:
-    """Let every op inside run by an emulated library, which learns what each call is to write."""
+def installed(lib: Told) -> Iterator[None]:
+    """Let every op inside run by a library of a test."""
     original = library.call
 
     def call(name: str, half: int, reads: tuple[torch.Tensor, ...], writes: tuple[torch.Tensor, ...], /, **words: Any) -> None:
         with lib.lock:
-            lib.writes = writes
+            lib.reads, lib.writes = reads, writes
             original(name, half, reads, writes, **words)
 
     with ExitStack() as stack:

@@ -1,0 +1,87 @@
+"""Every kernel on odd shapes: one number, one less and one more than a vector or a tile holds, ragged rows, experts without rows."""
+
+import torch
+from torch import Tensor
+
+import test_blocks
+import test_held
+import test_native
+import test_native_arm64 as every
+import test_native_kinds as kinds
+import test_native_rows as rows
+from pellucid.ops import native
+from pellucid.ops.blocks import BITS, quantised
+
+SIZES = (1, 7, 17, 33, 129)
+ROUTES = ((0, 7, 7, 8, 17), (0, 0, 0, 0, 1), (33, 33, 33, 33, 33), (1, 8, 25, 58, 59))  # ends of five experts
+
+
+def products(dtype: torch.dtype) -> None:
+    """Multiply by plain weights and by blocks: any rows, any width, with and without a bias."""
+    for i, k in enumerate(SIZES):
+        for j, count in enumerate(SIZES):
+            n = SIZES[(i + j) % len(SIZES)]
+            x, w, b = (test_native.rand(*shape, dtype=dtype) for shape in ((count, k), (n, k), (n,)))
+            with native.any_rows():
+                native.linear(x, w, b), native.linear(x, w, None), native.linear_wide(x, w, None)
+            for form in BITS:
+                blocks = quantised(w.float(), form, dtype)
+                native.linear_blocks(x, blocks, b), native.linear_blocks(x, blocks, None)
+                native.embedding_blocks(torch.tensor([0, n - 1, n, -1]), blocks)
+
+
+def routed(dtype: torch.dtype) -> None:
+    """Multiply by experts, of which some or all but one have no rows."""
+    for k, n in ((1, 7), (33, 17), (129, 33)):
+        w, b = test_native.rand(5, n, k, dtype=dtype), test_native.rand(5, n, dtype=dtype)
+        for route in ROUTES:
+            x, ends = test_native.rand(route[-1], k, dtype=dtype), torch.tensor(route, dtype=torch.int32)
+            for weight in (w, *(quantised(w.float(), form, dtype) for form in BITS)):
+                multiply(x, weight, ends, b)
+
+
+def multiply(x: Tensor, w: Tensor, ends: Tensor, b: Tensor) -> None:
+    with native.any_rows():
+        if native.fits_experts_blocks(x, w, ends, b):
+            native.experts_blocks(x, w, ends, b), native.experts_blocks(x, w, ends, None)
+        elif native.fits_experts(x, w, ends, b):
+            native.experts(x, w, ends, b), native.experts(x, w, ends, None)
+
+
+def small(dtype: torch.dtype) -> None:
+    """Run the norms, gates and the like at each width."""
+    for width in SIZES:
+        test_native.test_norms(dtype, width)
+        test_native.test_add_and_gates(dtype, width)
+        native.argmax(test_native.rand(1, 3, width, dtype=dtype))
+        every.states(dtype)
+        for form in BITS:
+            test_blocks.test_rows_of_a_table(form, dtype, width, None)
+    for interleaved in (False, True):
+        for turned, head in ((2, 7), (6, 17), (18, 33), (34, 129)):
+            test_native.test_angles_and_rotate(dtype, interleaved, turned, head)
+
+
+def attention(dtype: torch.dtype) -> None:
+    """Attend under every mask, on pages of odd sizes, with heads of odd widths; rows of several requests at once."""
+    for heads, groups, key, value, size in ((1, 1, 1, 1, 1), (7, 7, 7, 17, 5), (3, 1, 129, 33, 7), (17, 1, 33, 7, 33)):
+        test_native.test_attend(dtype, heads, groups, key, value, size)
+    for name in rows.masks(dtype):
+        rows.check(name, dtype, 4, 1, 17, 7)
+    for name in ("causal", "window"):
+        test_held.check(name, dtype, 7)
+    rows.test_rows_of_several_requests_in_one_call(dtype)
+    test_held.test_rows_of_several_requests_in_one_call(dtype)
+    kinds.latents(dtype)
+
+
+def run() -> None:
+    """Run them all in both dtypes."""
+    with torch.no_grad():
+        for dtype in test_native.DTYPES:
+            every.kernels_of(dtype)
+            products(dtype)
+            routed(dtype)
+            small(dtype)
+            attention(dtype)
+        every.kernels_of_floats()
