@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import campaigns.deterministic as campaign
 from pellucid.ops import native
+from pellucid.ops.blocks import BITS, quantised
 from pellucid.ops.native import library, make, twins
 from pellucid.watching.watch import watch
 from test_native import DTYPES, rand
@@ -206,6 +207,23 @@ def test_tiles_and_torch_s_own_do_not_meet() -> None:
         for _ in range(3):
             for n, y in zip((1, 5, 96), ours, strict=True):
                 assert torch.equal(native.linear(x[:n], w, None), y) and torch.equal(F.linear(x, w), theirs)
+
+
+@pytest.mark.parametrize("form", BITS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tiles_of_bytes_have_the_bits_of_a_row(form: str, dtype: torch.dtype) -> None:
+    """In blocks a row has the same bits alone, which vectors compute, and in any group of a tile. The mutant computes it by another set."""
+    differ = 0
+    for n, k in ((16, 896), (33, 31), (50, 129), (17, 530)):
+        w, x, b = quantised(rand(n, k, dtype=torch.float32), form, dtype), rand(70, k, dtype=dtype), rand(n, dtype=dtype, seed=2)
+        with forced("amx_bf16"):
+            each = torch.cat([native.linear_blocks(row[None], w, b) for row in x])
+            for rows in (5, 8, 15, 16, 17, 24, 33, 64, 70):
+                assert torch.equal(native.linear_blocks(x[:rows], w, b), each[:rows]), (n, k, rows)
+            assert torch.equal(native.linear_blocks(x[3:40], w, None), native.linear_blocks(x, w, None)[3:40])
+        with forced("avx512_vnni"):
+            differ += int((native.linear_blocks(x, w, b) != each).sum())
+    assert differ > 0 or dtype is torch.bfloat16  # whose rounding may hide it
 
 
 def test_the_order_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:

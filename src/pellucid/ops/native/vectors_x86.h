@@ -57,6 +57,12 @@ static inline I dots(I sum, I u, I s) {
   return plus(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)));
 #endif
 }
+// Add what belongs to one block. quads: of two vectors of two blocks, in eight lanes each, to one of four blocks in four lanes each.
+// words, then twos: of four such vectors to one of sixteen blocks. placed: numbers of sixteen blocks, in the order that this leaves.
+static inline I quads(I p, I q) { return plus(_mm512_shuffle_i32x4(p, q, 0x88), _mm512_shuffle_i32x4(p, q, 0xdd)); }
+static inline I words(I p, I q) { return plus(_mm512_unpacklo_epi32(p, q), _mm512_unpackhi_epi32(p, q)); }
+static inline I twos(I p, I q) { return plus(_mm512_unpacklo_epi64(p, q), _mm512_unpackhi_epi64(p, q)); }
+static inline V placed(V v) { return spread(v, _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0)); }
 
 // of draws: doubles, half as many
 using D = __m512d;
@@ -157,6 +163,8 @@ static inline void places(i64* to, i64 i, unsigned bits) {
 using Eight = __m256;
 static inline Eight set8(float f) { return _mm256_set1_ps(f); }
 static inline void store8(float* p, Eight v) { _mm256_storeu_ps(p, v); }
+static inline Eight load8(const float* p) { return _mm256_loadu_ps(p); }
+static inline Eight two_quads(const void* low, const void* high) { return _mm256_castsi256_ps(_mm256_loadu2_m128i((const __m128i*)high, (const __m128i*)low)); }
 static inline float total(V a) {
   __m256 f = fold(a);
   __m128 h = _mm_add_ps(_mm256_castps256_ps128(f), _mm256_extractf128_ps(f, 1));
@@ -225,10 +233,9 @@ static inline int largest_bits(const float* x) {
   __m256i most = _mm256_setzero_si256();
   for (int i = 0; i < 4; i++)
     most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_loadu_si256((const __m256i*)(x + 8 * i)), _mm256_set1_epi32(0x7fffffff)));
-  alignas(32) int each[8], top = 0;
-  _mm256_store_si256((__m256i*)each, most);
-  for (int bits : each) top = bits > top ? bits : top;
-  return top;
+  __m128i top = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+  top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(top, _mm_shuffle_epi32(top, 0xb1)));
 }
 // Round 32 numbers times `by`, which are no larger than 127, to bytes.
 static inline void to_bytes(const float* x, float by, i8* bytes) {
