@@ -1,4 +1,4 @@
-"""Kernels keep to the memory that they are given: between pages that nobody may touch, and under GCC's sanitizers (PELLUCID_FULL=1).
+"""Kernels keep to the memory that they are given: between pages without access, and under GCC's sanitizers (PELLUCID_FULL=1).
 
 `python -m campaigns.sanitizers` does it for every instruction set of the machine, with the tests of the ops.
 """
@@ -43,8 +43,8 @@ def test_a_result_that_goes_by_its_place_is_seen() -> None:
         other = swapped(lib, "result", lambda *call: right(*call) if call[-1] else [b"other"])
         with other, pytest.raises(AssertionError, match="add: other bits at another place"):
             native.add(x, x)
-        told = twins.call
-        silent = swapped(twins, "call", lambda name, half, reads, writes, **words: told(name, half, (), writes, **words))
+        real = twins.call
+        silent = swapped(twins, "call", lambda name, half, reads, writes, **words: real(name, half, (), writes, **words))
         with silent, pytest.raises(AssertionError, match="add's x is neither read nor written"):
             native.add(x, x)
 
@@ -60,14 +60,14 @@ MUTANTS = {
 @kernels
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_kernel_is_seen(mutant: str, tmp_path: Path) -> None:
-    header, old, new, told = MUTANTS[mutant]
+    header, old, new, message = MUTANTS[mutant]
     folder = tmp_path / "native"
     shutil.copytree(make.HERE, folder, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     text = (folder / header).read_text(encoding="utf-8")
     assert text.count(old) == 1
     (folder / header).write_text(text.replace(old, new), encoding="utf-8")
     ended = sanitizers.judged(sanitizers.build("avx2", tmp_path, folder), [])
-    assert ended.returncode != 0 and told in ended.stderr, ended.stderr[-2000:]
+    assert ended.returncode != 0 and message in ended.stderr, ended.stderr[-2000:]
 
 
 @full

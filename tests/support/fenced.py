@@ -1,4 +1,4 @@
-"""A library whose kernels meet the end of memory: each call runs on copies that end, and on copies that begin, at a page nobody may touch.
+"""A library whose kernels meet the end of memory: each call runs on copies that end, and on copies that begin, at a page without access.
 
 A read or a write of one byte too many ends the process with SIGSEGV, also one by tiles or under a mask, which GCC's sanitizers do not see;
 so does a write to what a call only reads. Copies that end at a page begin at odd addresses, and what a kernel writes must have the same

@@ -58,8 +58,8 @@ def small(dtype: torch.dtype) -> None:
         for form in BITS:
             test_blocks.test_rows_of_a_table(form, dtype, width, None)
     for interleaved in (False, True):
-        for turned, head in ((2, 7), (6, 17), (18, 33), (34, 129)):
-            test_native.test_angles_and_rotate(dtype, interleaved, turned, head)
+        for rotary, head in ((2, 7), (6, 17), (18, 33), (34, 129)):
+            test_native.test_angles_and_rotate(dtype, interleaved, rotary, head)
 
 
 def attention(dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""The kernels under GCC's sanitizers of addresses and undefined behaviour, and between pages that nobody may touch.
+"""The kernels under GCC's sanitizers of addresses and undefined behaviour, and between pages without access.
 
     PYTHONPATH=tests/support python -m campaigns.sanitizers [--sets avx2 amx_bf16] [--quick] [tests and options of pytest]
 
@@ -29,11 +29,11 @@ def runtimes() -> list[str]:
     cxx = make.compiler()
     if cxx is None:
         return []
-    found = []
+    paths = []
     for name in ("libasan.so", "libubsan.so", "libstdc++.so"):
         path = subprocess.run([cxx, f"-print-file-name={name}"], capture_output=True, text=True, check=False).stdout.strip()
-        found.append(os.path.realpath(path))
-    return found if all(os.path.isabs(path) and os.path.exists(path) for path in found) else []
+        paths.append(os.path.realpath(path))
+    return paths if all(os.path.isabs(path) and os.path.exists(path) for path in paths) else []
 
 
 def missing() -> str | None:
@@ -102,8 +102,8 @@ def main() -> int:
         for name in options.sets:
             path = make.HERE / f"kernels_{name}.so" if options.quick else build(name, Path(folder))
             ended = judged(path, more, options.quick)
-            found = "no fault" if ended.returncode == 0 else f"ended with {ended.returncode}"
-            print(f"{name}: {found}\n{ended.stdout}{ended.stderr}", flush=True)
+            result = "no fault" if ended.returncode == 0 else f"ended with {ended.returncode}"
+            print(f"{name}: {result}\n{ended.stdout}{ended.stderr}", flush=True)
             worst = max(worst, abs(ended.returncode))
     return worst
 
