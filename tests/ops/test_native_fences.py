@@ -51,7 +51,12 @@ def test_a_result_that_goes_by_its_place_is_seen() -> None:
 
 MUTANTS = {
     "a vector that is not whole": ("vectors.h", "if (n >= LANES) return load(p);", "if (n >= LANES - 1) return load(p);", "SEGV"),
-    "half a scratch": ("blocks.h", "scratch(rows * stride / 4 + 1 + more)", "scratch(rows * stride / 8 + more)", "heap-buffer-overflow"),
+    "half a scratch": (
+        "walk.h",
+        "std::aligned_alloc(line, buffer.size);",
+        "std::aligned_alloc(line, buffer.size / 2);",
+        "heap-buffer-overflow",
+    ),
     "a shift by a word": ("vectors.h", "(bits >> 16 & 1)) >> 16);", "(bits >> 16 & 1)) >> 32);", "shift exponent 32"),
 }
 
