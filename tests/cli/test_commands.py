@@ -93,6 +93,17 @@ def test_nothing_is_compiled() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True).stdout == "True\n"
 
 
+@pytest.mark.parametrize("own", [None, "7"])
+def test_threads_sleep_soon(own: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command sets how long torch's threads look, before torch is imported, unless that is set."""
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    if own is not None:
+        monkeypatch.setenv("GOMP_SPINCOUNT", own)
+    code = "import os, sys; from pellucid.commands import main; main(); print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[-1] == f"{own or '2000'} False"
+
+
 def test_version(capsys: Captured) -> None:
     assert run(capsys, "--version") == (0, f"pellucid {pellucid.__version__}\n", "")
 

@@ -5,6 +5,7 @@ a run of training with everything saved, 130 that Ctrl-C ended the command.
 """
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,8 @@ from pellucid.launched import number, started
 
 SEVERAL = ("run", "score", "trace", "train")
 """Commands that several processes may run together."""
+SPINS = "2000"
+"""How often a thread that waits for another looks before it sleeps, by OpenMP's own variable; GCC's own number is 300,000."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     screen = Screen()
     if argv is None:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is imported; on a busy machine the other has no core meanwhile
         gc.set_threshold(10_000)  # not 700: importing torch makes 250,000 objects, and all of them stay
     try:
         rest, settings = common_options(given)
