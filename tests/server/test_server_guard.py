@@ -227,8 +227,8 @@ listening = False
 
 
 def hear(event: str, args: tuple[Any, ...]) -> None:
-    heard = event in ("open", "socket.connect", "subprocess.Popen", "os.exec", "os.system", "ctypes.dlopen")
-    if listening and heard and str(args[0]) != str(TABLE):  # which an engine reads, to know how busy the machine is
+    outward = event in ("open", "socket.connect", "subprocess.Popen", "os.exec", "os.system", "ctypes.dlopen")
+    if listening and outward and str(args[0]) != str(TABLE):  # which an engine reads, to know how busy the machine is
         events.append(f"{event} {args[0]}")
 
 

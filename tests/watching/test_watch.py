@@ -56,7 +56,6 @@ def reading(family: str, dtype: torch.dtype, **how: Any) -> bool:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(2)
 def test_reading_changes_no_bit(family: str, dtype: torch.dtype) -> None:
     assert reading(family, dtype)
     assert reading(family, dtype, terms=True, request="c")

@@ -134,7 +134,15 @@ def bill_panel(run: Run, log: list[dict[str, Any]]) -> TablePanel:
 
 def named(name: str) -> str:
     """Return the label of a kind of memory, or of a moment of the step."""
-    return say(f"training.bill.{name}") if name.startswith("at_") else say("training.bill.part", part=name)
+    match name:
+        case "at_loss":
+            return say("training.bill.at_loss")
+        case "at_backward":
+            return say("training.bill.at_backward")
+        case "at_update":
+            return say("training.bill.at_update")
+        case _:
+            return say("training.bill.part", part=name)
 
 
 def parts_of(counts: dict[str, Number]) -> Iterator[tuple[str, Number]]:
