@@ -104,6 +104,9 @@ def test_the_story_is_offered_once_and_told_by_keys(browser: Browser, address: s
         assert page.locator(".story, [data-story='first']").count() == 0
         tab.go(scene=5, prompt=PROMPT)
         assert scene(page, "mix")["token"] == "·is"
+        page.evaluate("location.hash = location.hash.replace('scene=5', 'scene=2')")  # an address typed over
+        scene(page, "embed")
+        expect(page.locator("[data-tells='embed']")).to_be_in_viewport(ratio=0.9)
 
 
 def test_a_model_without_a_next_token_has_its_last_scene(tab: Tab) -> None:
