@@ -4,4 +4,4 @@ from dataclasses import replace
 
 from kinds import mt5
 
-KIND = replace(mt5.KIND, changes=(*mt5.KIND.changes, ("plain", {"tie_word_embeddings": False})))
+KIND = replace(mt5.KIND, changes=(*mt5.KIND.changes, ("plain", {"tie_word_embeddings": False, "scale_decoder_outputs": False})))
