@@ -249,7 +249,7 @@ def test_what_a_model_cannot_do_is_measured(name: str, monkeypatch: pytest.Monke
 
 
 def test_refusals() -> None:
-    with pytest.raises(UseError, match="norms"):
+    with pytest.raises(UseError, match="near: norms; allowed: pieces, "):
         find("norm")
     with pytest.raises(UseError, match="prompt"):
         run_exhibit(find("norms"), open_model=open_single, settings={"words": 1})

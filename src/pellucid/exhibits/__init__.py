@@ -30,6 +30,6 @@ def names() -> Iterator[str]:
 def find(name: str) -> "Exhibit":
     """Return an exhibit by its name. A UseError if there is none."""
     if name not in names():
-        raise UseError("exhibit.unknown", found=name, near=nearest(name, list(names())))
+        raise UseError("exhibit.unknown", found=name, near=nearest(name, list(names())), allowed=", ".join(names()))
     shown: Exhibit = import_module(f"pellucid.exhibits.{name}").EXHIBIT
     return shown
