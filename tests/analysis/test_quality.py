@@ -38,7 +38,7 @@ def differing(name: str, q: Quality) -> int:
 
 @pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize(("relation", "language"), [("capital", "en"), ("language", "zh"), ("currency", "en"), ("country", "zh")])
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_an_answer_is_that_of_the_prompt_alone(name: str, relation: str, language: str) -> None:
     q = quality(FLOAT64[name], relation, language)
     assert q.of == len(q.countries) == 194 and q.right == sum(row.right for row in q.countries) > 150

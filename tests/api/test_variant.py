@@ -35,7 +35,7 @@ def _no_grad() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_an_unswitched_variant_is_the_model(name: str) -> None:
     """Bit for bit, over the same Parameters, with the model's name, config, tokenizer, files and settings."""
     model = plain(name)
@@ -110,7 +110,7 @@ RUN: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if FULL or name in PLAIN_COVER])
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_every_switch_runs_or_says_why_not(name: str) -> None:
     """Each field with each value: a variant of that Config whose forward runs, or one line. Those of RUN run, whatever the family.
 

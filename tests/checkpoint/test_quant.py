@@ -76,7 +76,7 @@ def alike(a: Model, b: Model) -> bool:
 
 
 @pytest.mark.parametrize(("family", "quirk", "form"), IN_BLOCKS)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_every_family_in_blocks(family: str, quirk: str, form: str, tmp_path: Path) -> None:
     """In float64 its logits are those of the same values held plain; saved and loaded it is the same, however it lies on disk."""
     j = judge(family, quirk)

@@ -29,7 +29,7 @@ def off(bill: Any, split: Split) -> float:
 
 
 @pytest.mark.parametrize("split_text", SPLITS)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_parts_over_ranks_add_up_to_the_headline(split_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant gives the parts of one device that has it all."""
     bill = pellucid.count("deepseek-v3", **LARGE)
@@ -43,7 +43,7 @@ def test_parts_over_ranks_add_up_to_the_headline(split_text: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("split_text", SPLITS)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_the_largest_batch_and_context_over_ranks_are_the_last_that_fit(split_text: str) -> None:
     split = split_of(split_text)
     bill = pellucid.count("deepseek-v3", **LARGE)

@@ -66,7 +66,7 @@ def test_a_state_is_read_and_written_once_a_step(family: str, part: str, row: in
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("split", [Split(2), Split(1, 2), Split(2, 2, 2), Split(2, 1, 4), Split(1, 1, 2), Split(1, 1, 1, 2)])
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_no_rank_does_less_than_its_share(family: str, split: Split) -> None:
     """What all ranks of all stages do is at least what one device would do, and no rank does more than that."""
     bill = bill_of(FAMILIES[family])

@@ -91,7 +91,7 @@ VERDICTS = [
 
 @pytest.mark.parametrize(("model", "options", "fits"), VERDICTS)
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_verdict_stands_first(
     model: str, options: str, fits: bool, language: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

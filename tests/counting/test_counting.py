@@ -38,7 +38,7 @@ def config_of(name: str) -> tuple[str, Config]:
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_published_models(name: str) -> None:
     """Total, active, and the cache of a token, of every model whose numbers were computed elsewhere."""
     family, cfg = config_of(name)
@@ -93,7 +93,7 @@ def test_numbers_to_check_against() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_each_distinct_layer_once_is_the_whole(family: str) -> None:
     """A model of many layers, reduced and full: the same parameters, products, and bytes; what layers share is counted once."""
     cfg = FAMILIES[family]

@@ -134,7 +134,7 @@ def test_documents_and_rows_that_see_ahead(name: str, dtype: torch.dtype) -> Non
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "quirk"), DECODED)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
     """A family is refused if it computes outside the kernels, as the table of plans says."""
     for dtype in DTYPES if quirk == "plain" else DTYPES[:1]:
@@ -146,7 +146,7 @@ def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "dtype"), campaign.CASES, ids=str)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_alone_and_in_batches(family: str, dtype: torch.dtype) -> None:
     """Tokens, log-probabilities and likeliest tokens are the same alone and in any batch, to the last bit."""
     draw, model = random.Random(f"{family}"), tiny(family, dtype)

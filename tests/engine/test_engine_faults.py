@@ -68,7 +68,7 @@ def test_a_fault_at_every_call_of_every_step() -> None:
 
 
 @pytest.mark.parametrize("seed", range(1000 if FULL else 25))
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_lives_with_faults(seed: int) -> None:
     simulation, _ = simulate_with_faults(random.Random(f"faulty:{seed}"))
     assert simulation.faults() == ""
@@ -177,6 +177,7 @@ def drawn_moments() -> tuple[tuple[int, int], ...]:
 
 
 @pytest.mark.parametrize(("owner", "name", "value"), MUTANTS, ids=["outputs", "half", "cancelled", "pages"])
+@pytest.mark.quick(2)
 def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
     drawn = drawn_moments()
     with swapped(owner, name, value):

@@ -62,7 +62,7 @@ def flat(leak: dict[str, int]) -> bool:
 
 
 @pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_many_requests_leave_nothing(cached: bool) -> None:
     leak = growth(cached)
     assert flat(leak), leak
@@ -87,6 +87,7 @@ def keeps(what: Callable[[], object]) -> Callable[[Memory, Sequence], None]:
         (lambda: torch.zeros(1 << 14).untyped_storage(), {"python", "resident"}),
     ],
 )
+@pytest.mark.quick(2)
 def test_a_leak_is_seen(what: Callable[[], object], seen: set[str]) -> None:
     """Seen are a kept row of logits per request, and a kept block of memory without its tensor."""
     try:
@@ -145,7 +146,7 @@ def test_bytes_in_int8_are_those_counted(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_bytes_of_the_cache_are_those_counted(name: str, dtype: str) -> None:
     """With pages of one row the bytes are equal; larger pages add at most the unused rows of the last, and of a window's first."""
     cfg = CONFIGS[name]

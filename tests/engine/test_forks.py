@@ -95,7 +95,7 @@ def error(model: Any, text: ForkedText, trials: Trials, **how: Any) -> float:
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *OTHERS, *specimens()])
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_a_fork_is_its_lone_run(name: str) -> None:
     """A third of the trials, with PELLUCID_FULL=1 all."""
     model = model_of(name)
@@ -192,7 +192,7 @@ def test_a_wrong_change_is_an_error() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_deterministic_forks_have_the_bits_of_lone_runs(name: str, dtype: torch.dtype) -> None:
     """Over the engine's pages, of whatever size."""
     model = tiny(name, dtype)

@@ -88,7 +88,7 @@ WRITERS = [f for f, kind in judges.KINDS.items() if kind.task in ("CausalLM", "S
 
 
 @pytest.mark.parametrize("family", WRITERS)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_greedy_of_every_family_of_files(family: str) -> None:
     """Files saved by transformers, in float64, give the plain loop's texts over pages, beyond the narrow windows of these models."""
     model = load(judges.judge(family).folder)
@@ -144,7 +144,7 @@ def test_batch_is_each_alone(family: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
     """Model.generate of one request replays a plan that the next request finds; without kernels, and in a batch, the text is the same."""
     model = model_of(family, dtype)

@@ -185,7 +185,7 @@ GRID = [(family, *CUT[(n + k) % 4]) for n, family in enumerate(MODELS) for k in 
 
 
 @pytest.mark.parametrize(("family", "size", "chunk", "many"), GRID)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_with_and_without_the_cache(family: str, size: int, chunk: int, many: int) -> None:
     """The logits of all computed rows are equal, in a pool that two texts fill and in larger ones."""
     worst, hits = cached(MODELS[family], size, chunk, many)

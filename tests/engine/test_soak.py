@@ -79,7 +79,7 @@ MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_faults_are_found(mutant: str) -> None:
     before = set(os.listdir("/proc/self/fd"))
     with swapped(*MUTANTS[mutant]):

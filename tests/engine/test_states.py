@@ -60,7 +60,7 @@ def in_chunks(module: Decoder, text: Tensor, chunk: int, size: int = 4) -> Tenso
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_chunks_and_steps_are_the_whole(family: str, dtype: torch.dtype) -> None:
     module, text = model(family, dtype), ids(23)
     right = module(text[None])[0]
@@ -70,7 +70,7 @@ def test_chunks_and_steps_are_the_whole(family: str, dtype: torch.dtype) -> None
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_the_kernel_gives_the_same_bits_in_any_chunks(family: str, dtype: torch.dtype) -> None:
     """The kernel takes tokens one after another; in float32 the reference is within the rounding of it."""
     module, text = model(family, dtype), ids(23)

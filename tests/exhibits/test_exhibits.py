@@ -45,7 +45,7 @@ def test_every_file_is_in_a_chapter() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_claims_hold(name: str) -> None:
     result = ran(name)
     assert result.claims and result.panels
@@ -54,7 +54,7 @@ def test_claims_hold(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_claim_fails_without_the_switch(name: str) -> None:
     result = run_exhibit(find(name), open_model=open_single, enabled=False)
     assert not result.holds
@@ -70,14 +70,14 @@ COUNTED = {  # claims about answers whose count alone does not tell a switch fro
 
 
 @pytest.mark.parametrize("name", COUNTED)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_answers_tell_a_switch_from_none(name: str) -> None:
     result = run_exhibit(find(name), open_model=open_single, enabled=False)
     assert {c.key for c in result.claims if not c.holds} >= COUNTED[name]
 
 
 @pytest.mark.parametrize("name", NAMES if FULL else NAMES[::3])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_claims_hold_in_float64(name: str) -> None:
     result = run_exhibit(find(name), open_model=open_double)
     assert [c.key for c in result.claims if not c.holds] == []
@@ -93,7 +93,7 @@ ON_ONE = [(name, model) for i, (name, model) in enumerate(ON_OTHERS) if i % 3 ==
 
 
 @pytest.mark.parametrize(("name", "model"), ON_OTHERS if FULL else ON_ONE)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_it_runs_on_every_specimen_that_fits(name: str, model: str) -> None:
     """It is refused by `fits`, or for its words; else every claim that is made about it holds."""
     shown, other = find(name), open_single(model)
@@ -122,7 +122,7 @@ def test_documents_say_the_numbers(name: str, lang: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_python_makes_the_runs_again(name: str) -> None:
     """The lines that an exhibit gives as Python run, and there is a line for each of its runs."""
     document = exhibit_document(ran(name))
@@ -238,7 +238,7 @@ UNABLE: dict[
 
 
 @pytest.mark.parametrize("name", UNABLE)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_what_a_model_cannot_do_is_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence fails on a model that can, which is put in its place: its answers are right, its module guesses worse than it."""
     model, part, put = UNABLE[name]

@@ -54,7 +54,7 @@ def old(raw: Raw) -> Raw:
 
 
 @pytest.mark.parametrize(("family", "quirk"), EACH)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_old_and_new_spelling_mean_the_same(family: str, quirk: str) -> None:
     raw = judge(family, quirk).config
     new, before = reads(raw), reads(old(raw))
@@ -107,7 +107,7 @@ def test_what_published_configs_say() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_silent_file_means_what_transformers_takes_it_to_mean(family: str) -> None:
     """A missing field is refused by name, or read as transformers' own default."""
 
@@ -163,7 +163,7 @@ def altered(raw: Raw, path: list[str], value: Any) -> Raw:
 
 
 @pytest.mark.parametrize(("family", "quirk"), EACH)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_out_of_range_fields_are_refused_by_name(family: str, quirk: str, monkeypatch: pytest.MonkeyPatch) -> None:
     raw, kinds_read = judge(family, quirk).config, dict[str, tuple[str, str]]()
     for kind in ("integer", "number", "flag", "choice", "fixed", "texts", "numbers", "ids", "indices", "part"):
@@ -226,7 +226,7 @@ ANOTHER = {  # fields of the harmless tier, with other values than transformers'
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_harmless_fields_are_harmless(family: str) -> None:
     """With all harmless fields changed, transformers' logits are the same bits."""
     assert ANOTHER.keys() <= HARMLESS

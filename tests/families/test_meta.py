@@ -118,7 +118,7 @@ def traces(family: str, dtype: torch.dtype) -> tuple[list[tuple[Any, ...]], list
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_meta_trace_is_the_real_one(family: str, dtype: torch.dtype) -> None:
     """Path, axes, shape, dtype, source, op, operands and weights are equal, in order."""
     real, meta_model = traces(family, dtype)

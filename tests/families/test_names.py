@@ -61,7 +61,7 @@ def test_the_table_of_names_is_reversible(family: str, quirk: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_faults_of_a_checkpoint_are_one_line(family: str) -> None:
     good, (kind, cfg) = disk(family), understand(judge(family).config)
     filled(family, good)

@@ -156,7 +156,7 @@ def mismatch(family: str, name: str = "c", size: int = 4) -> float:
 @pytest.mark.parametrize("size", [1, 17])
 @pytest.mark.parametrize("name", ["c", "d"])
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_watched_in_the_batch_is_watched_alone(family: str, name: str, size: int) -> None:
     assert mismatch(family, name, size) < 1e-11
 

@@ -57,7 +57,7 @@ ASKED: dict[str, Callable[[str], None]] = {
 
 @pytest.mark.parametrize("question", ASKED)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     with torch.no_grad():

@@ -70,7 +70,7 @@ def questions() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("shape", "question"), [*questions()])
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     with torch.no_grad():

@@ -53,7 +53,7 @@ ASKING = [(s, q) for s in SHAPES for q in ASKED if q not in OF_FAMILIES or s in 
 
 
 @pytest.mark.parametrize(("shape", "question"), ASKING if FULL else ASKING[::2])
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, (SHAPES | {"pooled": POOLED})[shape])
     with torch.no_grad():

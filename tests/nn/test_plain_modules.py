@@ -77,7 +77,7 @@ def circled(part: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_a_dropped_model_frees_its_weights(shape: str) -> None:
     assert outliving(shape) == 0
     assert outliving(shape, circled) > 0

@@ -257,6 +257,7 @@ def test_a_text_that_grows_by_one_token_keeps_its_bound(kind: tuple[Model, Path,
     assert answer["bytes"] <= live.run_bytes(document["tensors"], len(model.ids("a")) + 40)
 
 
+@pytest.mark.quick(2)
 def test_other_kinds_run_from_a_served_folder(browser: Browser, kind: tuple[Model, Path, int]) -> None:
     model, out, _ = kind
     new = pellucid.trace(model, KINDS[out.name], 1).new

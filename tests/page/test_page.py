@@ -33,7 +33,7 @@ def same(name: str) -> tuple[Model, Trace]:
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_life_shows_every_tensor_of_the_run(tab: Tab, name: str) -> None:
     model, run = same(name)
     tab.go(model=name, prompt=run.prompt)
@@ -66,7 +66,7 @@ def cells(run: Trace, path: str) -> tuple[tuple[int, ...], float]:
 @pytest.mark.parametrize(
     ("name", "path"), [*(("pellucid/capitals", p) for p in KINDS), *(("pellucid/capitals-deepseek", p) for p in ROUTED)]
 )
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_a_cell_its_sum_and_its_bytes_are_the_runs(tab: Tab, name: str, path: str, runs: dict[str, Trace]) -> None:
     run = runs[name]
     at, value = cells(run, path)

@@ -39,7 +39,7 @@ def apart(document: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_parts_add_up_to_the_head(api: Served, model: str) -> None:
     for device, split in product(DEVICES if FULL else [DEVICES[MODELS.index(model) % len(DEVICES)]], SPLITS):
         how = {"model": model, "context": 4096 if model != "gpt2-small" else 1024, "batch": 4, "device": device}

@@ -92,7 +92,7 @@ def fold(page: Page, opens: bool) -> None:
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_everything_comes_from_somewhere_and_goes_somewhere(tab: Tab, name: str) -> None:
     for width in WIDTHS if FULL else WIDTHS[specimens().index(name) % 2 :][:1]:  # in the quick form each model has one width, by turns
         tab.page.set_viewport_size({"width": width, "height": 900})

@@ -54,7 +54,7 @@ def elements(tab: Tab, selector: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("step", [0, 1])
 @pytest.mark.parametrize("name", ["capitals", "capitals-deepseek"])
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_the_lens_says_what_the_api_says(tab: Tab, models: dict[str, Model], traces: dict[str, Trace], name: str, step: int) -> None:
     layers, id = lens(models[name], traces[name], step), traces[name].new[step]
     tab.go(view="next", model=f"pellucid/{name}", prompt=PROMPT, steps=2, step=step)

@@ -64,7 +64,7 @@ def norm(trace: Trace, path: str, row: int) -> float:
 
 
 @pytest.mark.parametrize("name", BRIEF)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_every_mark_is_a_number_of_the_run(still: Tab, models: dict[str, Model], name: str) -> None:
     model = models[name]
     prompt = prompt_of(name, model)

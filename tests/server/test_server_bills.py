@@ -141,7 +141,7 @@ def test_every_single_tensor_is_listed(api: Served, name: str) -> None:
 
 
 @pytest.mark.parametrize("along", bills.ALONG)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_points_are_bills(api: Served, along: str) -> None:
     """Every point is the Python API's own bill of that setting."""
     how: dict[str, Any] = {"context": 512, "batch": 2, "dtype": "bfloat16", "cache": "bfloat16", "device": "h100"}

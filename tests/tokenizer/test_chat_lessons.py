@@ -98,7 +98,7 @@ def test_marks_with_tools() -> None:
 
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if name not in (*REFUSED, "qwen")])
 @pytest.mark.parametrize("chat", CHATS)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_without_marks_by_renderings(name: str, chat: str) -> None:
     own, wanted = lessons(made(TEMPLATES[name]), CHATS[chat]), by_renderings(TEMPLATES[name], CHATS[chat])
     assert own == wanted and all(any(one.learnt) for one in own)

@@ -136,7 +136,7 @@ def test_30_gradients(kind: str) -> None:
         ("bare", ops, "identity", lambda x: identity(x.detach())),
     ],
 )
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_30_gradients_mutants(kind: str, owner: Any, name: str, wrong: Any) -> None:
     with swapped(owner, name, wrong):
         assert not right_gradients(BLOCKS[kind], D)

@@ -333,7 +333,7 @@ def accuracy(model: Any, entries: list[dict[str, str]]) -> float:
     return sum(text == entry["chosen"] for text, entry in zip(written, entries, strict=True)) / len(entries)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", ["continents-reward", "continents-prefer"])
 def test_the_recipes_of_continents(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The specimen answers prompts that were held out better after the run than before; the file is what its script writes."""

@@ -105,7 +105,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_mutants_of_the_sum(family: str, mutant: str) -> None:
     """Nearly every matrix and norm shows each of them; an expert without rows, or a bias, whose rows all count 1, need not."""
     model = tiny(family)
