@@ -1,10 +1,10 @@
 """The build hook of the wheel: compiles the native kernels where there is a compiler, and leaves them out where there is none.
 
-An editable install compiles them next to their sources. They bind to no version of Python, only to the platform.
+An editable install compiles them next to their sources; a wheel's are kept in build/, so that a second install of the same sources
+compiles nothing. They bind to no version of Python, only to the platform.
 """
 
 import importlib.util
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             make.build(native)
             return
-        self.folder = tempfile.TemporaryDirectory()
-        made = make.build(Path(self.folder.name))
+        made = make.kept(Path(self.root) / "build" / "kernels")
         for path in made:
             build_data["force_include"][str(path)] = str(Path("pellucid", "ops", "native", path.name))
         if made:

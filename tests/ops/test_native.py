@@ -1,6 +1,7 @@
 """Each native kernel against float64, a row's bits among others, the choice of an implementation, and torch's path without kernels."""
 
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -280,6 +281,29 @@ def test_without_a_compiler_nothing_is_built(monkeypatch: pytest.MonkeyPatch, tm
     assert make.build(tmp_path) == []
     monkeypatch.setattr(make, "compiler", lambda: "false")  # one that fails
     assert make.build(tmp_path) == [] and not list(tmp_path.iterdir())
+
+
+def test_libraries_are_kept_for_their_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A second install compiles nothing; other sources or a compiler that failed before do."""
+    calls = list[Path]()
+
+    def build(into: Path) -> list[Path]:
+        calls.append(into)
+        made = [into / "kernels_avx2.so"] if len(calls) > 1 else []
+        for path in made:
+            path.write_bytes(make.digest().encode())
+        return made
+
+    monkeypatch.setattr(make, "build", build)
+    monkeypatch.setattr(make, "FLAGS", {"avx2": ()})
+    monkeypatch.setattr(make, "compiler", lambda: sys.executable)
+    assert make.kept(tmp_path) == []
+    first = make.kept(tmp_path)
+    assert make.kept(tmp_path) == first and len(calls) == 2 and [p.name for p in first] == ["kernels_avx2.so"]
+    monkeypatch.setattr(make, "digest", lambda: "other sources")
+    assert make.kept(tmp_path) != first and len(calls) == 3
+    monkeypatch.setattr(make, "compiler", lambda: None)
+    assert make.kept(tmp_path) == []
 
 
 def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

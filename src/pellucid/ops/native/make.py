@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -67,6 +68,25 @@ def build(into: Path = HERE) -> list[Path]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         made = pool.map(lambda name: compiled(cxx, name, into), FLAGS)
         return [path for path in made if path is not None]
+
+
+def kept(folder: Path) -> list[Path]:
+    """Return this machine's libraries as they are kept in `folder` for these sources, flags and compiler; compile them if they are not."""
+    if (cxx := compiler()) is None:
+        return []
+    version = subprocess.run([cxx, "--version"], capture_output=True, check=False).stdout
+    key = hashlib.sha256(b"\0".join((digest().encode(), repr((COMMON, FLAGS)).encode(), version))).hexdigest()[:16]
+    own = folder / key
+    if not own.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=folder))
+        if len(made := build(part)) < len(FLAGS):  # nothing is kept of a compiler that refuses
+            return made
+        try:
+            part.rename(own)  # atomic: of all libraries or none
+        except OSError:  # another process was faster
+            shutil.rmtree(part)
+    return sorted(own.iterdir())
 
 
 def compiled(cxx: str, name: str, into: Path) -> Path | None:
