@@ -40,7 +40,7 @@ def raw(t: Tensor) -> bytes:
 
 
 @pytest.mark.parametrize("family", judges.FAMILIES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(8)
 def test_what_is_saved_is_what_was_loaded(family: str, tmp_path: Path) -> None:
     """transformers' folder, loaded and saved by us, is read by transformers bit for bit; in shards too, and by us."""
     j = judges.judge(family)

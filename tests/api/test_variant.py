@@ -110,7 +110,7 @@ RUN: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if FULL or name in PLAIN_COVER])
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_every_switch_runs_or_says_why_not(name: str) -> None:
     """Each field with each value: a variant of that Config whose forward runs, or one line. Those of RUN run, whatever the family.
 

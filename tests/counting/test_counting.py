@@ -38,7 +38,7 @@ def config_of(name: str) -> tuple[str, Config]:
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_published_models(name: str) -> None:
     """Total, active, and the cache of a token, of every model whose numbers were computed elsewhere."""
     family, cfg = config_of(name)

@@ -128,7 +128,7 @@ MIXED = [SETTINGS["greedy"], SETTINGS["all"], SETTINGS["sampled"], SETTINGS["top
 
 
 @pytest.mark.parametrize(("family", "quirk"), [*DECODED, *((f, "plain") for f in STATES if (f, "plain") not in DECODED)])
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_a_burst_is_its_single_steps(family: str, quirk: str) -> None:
     """In every family that has a plan: four requests of five texts, over borders of pages."""
     if quirk not in KINDS[family].quirks:

@@ -134,7 +134,7 @@ def test_documents_and_rows_that_see_ahead(name: str, dtype: torch.dtype) -> Non
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "quirk"), DECODED)
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
     """A family is refused if it computes outside the kernels, as the table of plans says."""
     for dtype in DTYPES if quirk == "plain" else DTYPES[:1]:

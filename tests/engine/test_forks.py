@@ -95,7 +95,7 @@ def error(model: Any, text: ForkedText, trials: Trials, **how: Any) -> float:
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *OTHERS, *specimens()])
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_a_fork_is_its_lone_run(name: str) -> None:
     """A third of the trials, with PELLUCID_FULL=1 all."""
     model = model_of(name)

@@ -88,7 +88,7 @@ WRITERS = [f for f, kind in judges.KINDS.items() if kind.task in ("CausalLM", "S
 
 
 @pytest.mark.parametrize("family", WRITERS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_greedy_of_every_family_of_files(family: str) -> None:
     """Files saved by transformers, in float64, give the plain loop's texts over pages, beyond the narrow windows of these models."""
     model = load(judges.judge(family).folder)

@@ -45,7 +45,7 @@ def test_every_file_is_in_a_chapter() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_claims_hold(name: str) -> None:
     result = ran(name)
     assert result.claims and result.panels
@@ -54,7 +54,7 @@ def test_claims_hold(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(8)
 def test_a_claim_fails_without_the_switch(name: str) -> None:
     result = run_exhibit(find(name), open_model=open_single, enabled=False)
     assert not result.holds
@@ -93,7 +93,7 @@ ON_ONE = [(name, model) for i, (name, model) in enumerate(ON_OTHERS) if i % 3 ==
 
 
 @pytest.mark.parametrize(("name", "model"), ON_OTHERS if FULL else ON_ONE)
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_it_runs_on_every_specimen_that_fits(name: str, model: str) -> None:
     """It is refused by `fits`, or for its words; else every claim that is made about it holds."""
     shown, other = find(name), open_single(model)

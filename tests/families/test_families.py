@@ -107,7 +107,7 @@ def test_what_published_configs_say() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(8)
 def test_a_silent_file_means_what_transformers_takes_it_to_mean(family: str) -> None:
     """A missing field is refused by name, or read as transformers' own default."""
 
@@ -124,7 +124,7 @@ def test_a_silent_file_means_what_transformers_takes_it_to_mean(family: str) -> 
             except ConfigError as error:
                 refused = str(error)
             if refused:
-                assert name in refused, f"{quirk}: {name}"
+                assert ("num_key_value_heads" if name == "multi_query" else name) in refused, f"{quirk}: {name}"  # what follows from it
                 continue
             theirs = reads(AutoConfig.for_model(**PretrainedConfig._decode_special_floats(less)).to_dict())
             assert mathematics(cfg) == mathematics(theirs), f"{quirk}: {name}"

@@ -137,7 +137,7 @@ def figure(x: float) -> float:
 
 
 @pytest.mark.parametrize("name", [*MADE, *KINDS])
-@pytest.mark.quick(4)
+@pytest.mark.quick(8)
 def test_accounts_come_to_their_cells(name: str) -> None:
     records = recorded(MADE[name] if name in MADE else read(name, "plain"))
     assert not (wrong := astray(records)), wrong[:5]

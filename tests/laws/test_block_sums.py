@@ -108,7 +108,7 @@ def differing(outputs: dict[str, Sums]) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_every_familys_blocks_sum_to_their_count(family: str) -> None:
     assert differing(sums_of_run(pellucid.load(judge(family, "plain").folder, dtype="float32"), IDS)) == []
 

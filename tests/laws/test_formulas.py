@@ -123,7 +123,7 @@ def test_all_model_types_are_here() -> None:
 
 
 @pytest.mark.parametrize(("family", "quirk"), CASES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(8)
 def test_texts_give_their_tensors(family: str, quirk: str) -> None:
     for seed in SEEDS:
         made = runs(read(family, quirk), seed)
@@ -184,7 +184,7 @@ def test_signs_are_explained(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", KINDS)
-@pytest.mark.quick(4)
+@pytest.mark.quick(8)
 def test_signs_of_families_are_explained(family: str) -> None:
     for quirk in KINDS[family].quirks:
         assert not (signs := unexplained(runs(read(family, quirk)))), signs

@@ -77,7 +77,7 @@ def circled(part: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_a_dropped_model_frees_its_weights(shape: str) -> None:
     assert outliving(shape) == 0
     assert outliving(shape, circled) > 0

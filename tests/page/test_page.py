@@ -66,7 +66,7 @@ def cells(run: Trace, path: str) -> tuple[tuple[int, ...], float]:
 @pytest.mark.parametrize(
     ("name", "path"), [*(("pellucid/capitals", p) for p in KINDS), *(("pellucid/capitals-deepseek", p) for p in ROUTED)]
 )
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_a_cell_its_sum_and_its_bytes_are_the_runs(tab: Tab, name: str, path: str, runs: dict[str, Trace]) -> None:
     run = runs[name]
     at, value = cells(run, path)

@@ -167,7 +167,7 @@ def gallery(browser: Browser, address: str) -> Iterator[Tab]:
 
 
 @pytest.mark.parametrize(("name", "lang"), CASES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_an_exhibit_shows_pythons_numbers(gallery: Tab, name: str, lang: str) -> None:
     show(gallery, name, lang)
     assert gallery.page.evaluate(SHOWN) == expected(document(name, lang), lang)

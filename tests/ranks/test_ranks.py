@@ -16,7 +16,7 @@ BOUND = 1e-10
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("data", "tensor"), [(2, 1), (1, 2), (2, 2), (4, 1)])
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_ranks_train_as_one_does(measured: Callable[[str, int], Measured], family: str, data: int, tensor: int) -> None:
     """Ten steps with a clip that bites, of batches that are not shared out evenly: gradients, losses, norms and weights."""
     if data == 4 and family != "deepseek_v3" and not FULL:

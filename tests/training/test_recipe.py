@@ -160,7 +160,7 @@ def test_every_recipe_that_ships_makes_a_model(path: Path, tmp_path: Path, monke
     """
     continued = quizzes.continued
     monkeypatch.setattr(quizzes, "continued", lambda logits, prompts, end, most, batch: continued(logits, prompts, end, 2, batch))
-    changed = {"steps": "2", "size": "700", "batch": "4", "texts": "20", "copies": "20"}
+    changed = {"steps": "2", "size": "700", "batch": "4", "texts": "20", "copies": "20", "tokens": '[" is"]'}
     if path.stem != "reader":
         changed["folder"] = f'"{corpus_of(tmp_path / "corpus", "France", "Spain")}"'
     recipe = tmp_path / path.name

@@ -27,6 +27,7 @@ def with_amount(hf: Fields, attn: c.Attention) -> c.Attention:
 
 
 def config(hf: Fields) -> c.Config:
+    hf.maybe("num_key_value_heads", stated=True)
     hf.maybe("original_max_position_embeddings")
     attn = replace(with_amount(hf, llama.attention(hf, theta=1e6)), window=hf.maybe("sliding_window"))
     moe = moe_fields.by_softmax(hf, "intermediate_size", normalised=False, near=2 * hf.number("router_jitter_noise", 0.01, above=-1e-30))
