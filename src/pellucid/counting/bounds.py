@@ -62,14 +62,9 @@ class Device:
         )
 
 
-@dataclass(frozen=True)
-class Part:
-    """One part of a phase: flops as the mask leaves them, bytes that must move, and seconds at best, for all layers of its kind."""
+class TimeBound:
+    """What takes at least the time of its products, `compute`, and of the bytes that it moves, `memory`, in seconds."""
 
-    path: str
-    times: int
-    flops: float
-    moved: float
     compute: float
     memory: float
 
@@ -81,6 +76,18 @@ class Part:
     def sets(self) -> str:
         """Return what sets the bound: "compute" or "bandwidth"."""
         return "compute" if self.compute > self.memory else "bandwidth"
+
+
+@dataclass(frozen=True)
+class Part(TimeBound):
+    """One part of a phase: flops as the mask leaves them, bytes that must move, and seconds at best, for all layers of its kind."""
+
+    path: str
+    times: int
+    flops: float
+    moved: float
+    compute: float
+    memory: float
 
     @property
     def intensity(self) -> float:

@@ -8,12 +8,12 @@ written. Activations may stay on the chip.
 from dataclasses import dataclass
 
 from pellucid.counting.bill import Bill
-from pellucid.counting.bounds import Device
+from pellucid.counting.bounds import Device, TimeBound
 from pellucid.counting.training_memory import Way, training
 
 
 @dataclass(frozen=True)
-class TrainingPace:
+class TrainingPace(TimeBound):
     """A step of training on a device. rank_bytes: of a rank.  compute, memory: seconds of products, and of bytes moved.
 
     tokens: of a step, over all ranks.  ranks: that share the state, each with a batch of its own.
@@ -25,15 +25,6 @@ class TrainingPace:
     memory: float
     tokens: int
     ranks: int
-
-    @property
-    def seconds(self) -> float:
-        return max(self.compute, self.memory)
-
-    @property
-    def sets(self) -> str:
-        """Return what sets the bound: "compute" or "bandwidth"."""
-        return "compute" if self.compute > self.memory else "bandwidth"
 
     @property
     def rate(self) -> float:
