@@ -143,9 +143,8 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
     if mode == "reference":
         with as_reference():
             return attend_reference(q, segment, mask, scale, named)
-    paged = segment.paged or (one_page(segment) if alone(q, segment) else None)
     tables = None
-    if paged is not None and native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
+    if (paged := native_pages(q, segment, mask)) is not None:
         tables = empty_tables(q, paged) if mode == "beside" else None
         z = native.attend(q, paged.pools, paged.table, segment.q_at, paged.size, scale, mask, paged.end, tables)
     elif segment.memory and native.fits_cross_attend(q, segment.memory, mask):
@@ -172,8 +171,7 @@ def empty_tables(q: Tensor, paged: Paged) -> native.KeptTables:
 
 def again(q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float) -> native.KeptTables | None:
     """Run one request of a batch through the native kernel once more, for its tables. None unless that gives z's bits."""
-    paged = segment.paged or (one_page(segment) if alone(q, segment) else None)
-    if paged is None or not native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
+    if (paged := native_pages(q, segment, mask)) is None:
         return None
     if int(segment.q_at[0, -1]) + 1 != paged.end:  # rows of another step: the kernel would write beyond the tables
         return None
@@ -198,15 +196,17 @@ def shown(mode: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: 
         with recomputing(z) as compare:
             compare(reference())
     else:
-        paged = segment.paged or (one_page(segment) if alone(q, segment) else None)
-        native_fits = paged is not None and native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end)
-        with deferred(late, native_fits):
+        with deferred(late, native_pages(q, segment, mask) is not None):
             outline(q, segment, mask, scale, q.shape[3], named)
 
 
-def alone(q: Tensor, segment: Segment) -> bool:
-    """True if the native kernel may read a segment without pages as one page: where any number of rows is its own."""
-    return segment.contiguous and not segment.memory and q.shape[1] <= native.most(0)
+def native_pages(q: Tensor, segment: Segment, mask: Mask) -> Paged | None:
+    """Return the pages of a segment for the native kernel, None if it does not take them. A segment without pages may be one page."""
+    paged = segment.paged
+    if paged is None and segment.contiguous and not segment.memory and q.shape[1] <= native.most(0):
+        paged = one_page(segment)
+    fits = paged is not None and native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end)
+    return paged if fits else None
 
 
 def one_page(segment: Segment) -> Paged | None:
