@@ -6,7 +6,7 @@ layers.1.attn.q.in[T=-1] = 0         before the operation: what this part alone 
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +24,11 @@ ENTERS = ".in"  # after a part's path: the rows that it reads
 
 
 class ForwardValues:
-    """The newest tensors of a forward that changes read, by path. patterns: the paths, which may hold `*`."""
+    """The newest tensors of a forward that changes read, by path. patterns: the paths, which may hold `*`.  read: True if there are any."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         own = tuple(pattern for pattern in patterns if pattern)
-        self.wants: Callable[[str], bool] = matcher(own) if own else lambda path: False
+        self.read, self.wants = bool(own), matcher(own)
         self.tensors: dict[str, tuple[Tensor, list[str]]] = {}
         self.made: dict[str, None] = {}
 

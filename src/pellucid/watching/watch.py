@@ -244,7 +244,8 @@ class Watch(Records):
     def alter(self, x: Tensor, label: str, rows: Tensor | None) -> Tensor:
         """Return the tensor that this watch's changes make of x; x itself if none acts on it."""
         spot = self.find_spot(x, label)
-        return x if spot is None or here.recomputed is not None else self.altered(x, spot, rows)
+        idle = spot is None or here.recomputed is not None or not (spot.changes or self.values.read)
+        return x if spot is None or idle else self.altered(x, spot, rows)
 
     def altered(self, x: Tensor, spot: Spot, rows: Tensor | None) -> Tensor:
         """Return what the changes of `spot` make of x, and hold it for those that read it."""
