@@ -10,6 +10,7 @@ not linked; its symbol is found in the runtime that torch has loaded. Apple's co
 their own. A library holds the digest of its sources, and is not loaded beside others.
 """
 
+import atexit
 import hashlib
 import os
 import platform
@@ -80,7 +81,8 @@ def kept(folder: Path) -> list[Path]:
     if not own.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=folder))
-        if len(made := build(part)) < len(FLAGS):  # nothing is kept of a compiler that refuses
+        if len(made := build(part)) < len(FLAGS):  # nothing is kept of a compiler that refuses, beyond the wheel that is made of it
+            atexit.register(shutil.rmtree, part, ignore_errors=True)
             return made
         try:
             part.rename(own)  # atomic: of all libraries or none
