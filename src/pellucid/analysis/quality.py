@@ -101,14 +101,15 @@ def quality(model: Model, relation: str = "capital", language: str = "en", form:
             keys.append(key)
             prompts.append(fill(form, subject(country, relation, language)) + blanks)
             expected.append([ids[0] for ids in tokens])
-    rows = [CountryAnswer("", "", "", "", False, 0.0)] * len(keys)
+    rows = dict[int, CountryAnswer]()
     piece = model.tokenizer.decode
     for n, scores in scored(model, [model.ids(prompt) for prompt in prompts]):
         token, wanted = int(scores.argmax()), expected[n]
         right = scores[torch.tensor(sorted(set(wanted)), device=scores.device)].double()
         loss = float(scores.double().logsumexp(0) - right.logsumexp(0))
         rows[n] = CountryAnswer(keys[n], prompts[n], piece([wanted[0]]), piece([token]), token in wanted, loss)
-    return Quality(sum(row.right for row in rows), len(rows), rows)
+    countries = [rows[n] for n in range(len(keys))]
+    return Quality(sum(row.right for row in countries), len(countries), countries)
 
 
 def mask_of(model: Model) -> str | None:
