@@ -102,6 +102,10 @@ def test_too_many_in_a_row(tmp_path: Path) -> None:
     again = run_of(tmp_path, replace(SKIP, on_nan="stop", skips=0))
     again.resume()
     assert again.step == 4 and [e["step"] for e in log_of(again)] == [1, 2, 3, 4] and state(again) == state(run)
+    stricter = run_of(tmp_path, replace(SKIP, skips=1))
+    stricter.resume()
+    with poisoned(stricter, {5, 6, 7}), pytest.raises(TrainError, match="step 6: 1 steps in a row skipped; stopped, state of 4 saved"):
+        stricter.train(silent)
 
 
 def test_experts_of_a_skipped_step_do_not_count(tmp_path: Path) -> None:

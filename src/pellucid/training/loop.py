@@ -157,6 +157,7 @@ class TrainingRun:
         self.optimizer, self.step, self.tokens = optimizer(self.weights, s), 0, 0
         self.saves = SaveThread()
         self.skipped = 0  # steps in a row, up to the last one, that changed nothing
+        self.names_broken = True  # that an error names the first broken tensor, for which the step runs again
         own = {"ranks": str(self.ranks), **self.criterion.identity, **origin}
         self.identity = {**identity(model.config, objective, documents, s), **own}
 
@@ -226,25 +227,32 @@ class TrainingRun:
     def attempt(self, take: Callable[[list[int]], dict[str, Any]], numbers: list[int]) -> dict[str, Any]:
         """Return the log entry of a step that `take` takes. One that is not finite is skipped where the recipe says so, and counted."""
         started = time.perf_counter()
+        skips = self.s.on_nan == "skip"
+        self.names_broken = not skips
         try:
             entry = take(numbers)
         except NotFiniteError as fault:
-            if self.s.on_nan != "skip":
+            if not skips:
                 raise
-            if self.skipped == self.s.skips:
-                self.step -= self.skipped  # the weights are those of that step
+            if self.skipped >= self.s.skips:
+                count, self.skipped = self.skipped, 0
+                self.step -= count  # the weights are those of that step
                 self.save()
                 self.saves.wait()
-                raise TrainError("train.skips", step=fault.values["step"], count=self.skipped, saved=self.step) from None
+                raise TrainError("train.skips", step=fault.values["step"], count=count, saved=self.step) from None
             self.balance.forget()
             self.step, self.skipped = self.step + 1, self.skipped + 1
             taken = {"documents": digest(json.dumps(numbers))[:16], "seconds": round(time.perf_counter() - started, 6)}
             return {"step": self.step, "skipped": fault.key.removeprefix("train."), "tokens": self.tokens, **taken}
+        finally:
+            self.names_broken = True
         self.skipped = 0
         return entry
 
     def first_broken(self, numbers: list[int], batches: list[Batch], gradient: bool) -> str:
-        """Return what an error says of the first broken tensor of a step; of its documents if there is none."""
+        """Return what an error says of the first broken tensor of a step; of its documents if there is none. "" if it is to be skipped."""
+        if not self.names_broken:
+            return ""
         broken = first_broken(self, numbers, batches, gradient)
         if broken is None:
             return say("train.batch", documents=", ".join(map(str, numbers[:8])))
