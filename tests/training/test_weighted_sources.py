@@ -78,6 +78,9 @@ def test_a_run_of_sources_resumes_in_the_same_bits(tmp_path: Path) -> None:
     with pytest.raises(TrainError) as caught:
         run_recipe(other, tmp_path / "run", True, 1, silent)
     assert caught.value.key == "train.differs" and "data.source" in str(caught.value)
+    plain = recipe_of(tmp_path, data__files='["text/*.txt", "b.jsonl"]')
+    with pytest.raises(TrainError, match=r"data\.source"):
+        run_recipe(plain, tmp_path / "run", True, 1, silent)
 
 
 WRONG: list[tuple[str, str, str | None, str]] = [

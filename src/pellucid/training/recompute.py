@@ -57,11 +57,10 @@ class Recompute:
     @contextmanager
     def off(self) -> Iterator[None]:
         """Let blocks keep everything, as a watch with gradients does anyway: it computes tensors inside ops beside the forward."""
-        own = [stack.run_block for stack in self.stacks]
         try:
             for stack in self.stacks:
                 del stack.run_block
             yield
         finally:
-            for stack, run in zip(self.stacks, own, strict=True):
-                stack.run_block = run
+            for stack in self.stacks:
+                stack.run_block = recomputed

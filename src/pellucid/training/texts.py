@@ -6,6 +6,7 @@ c.parquet a document a row, in the column that `data.field` names
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,8 +75,8 @@ def grouped(data: Texts) -> list[list[str]]:
     """Return the names of the files of each source. A TrainError for a file of two sources."""
     groups = [[data.name(file) for file in sources(replace(data, files=one.files))] for one in data.source]
     every = [name for group in groups for name in group]
-    for name in every:
-        if every.count(name) > 1:
+    for name, times in Counter(every).items():
+        if times > 1:
             raise TrainError("data.sources", path=data.root / name)
     return groups
 
