@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.counting.bill import BYTES, Bill
-from pellucid.counting.distinct import PLACE, distinct
+from pellucid.counting.distinct import PLACE, Distinct, distinct
 from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
@@ -127,21 +127,23 @@ def at_backward(bill: Bill, way: Way, kinds: Mapping[str, Number], kept: list[tu
     s, size = bill.setting, int(BYTES[bill.setting.activations])
     row = s.batch * s.context * bill.config.width * size
     of_layer = {path: int(n) for path, _, n in kept}
-    needs = {name: int(n) for name, n in working_of(bill, way).items()}
-    places = [(f"{kind.stack}layers.{kind.first}", f"{kind.stack}layers.{i}") for kind in bill.reduced.kinds for i in kind.numbers]
-    order = sorted(places, key=lambda place: (place[1].startswith("decoder"), int(place[1].rpartition(".")[2])))
+    needs, layers = working_of(bill, way), list[tuple[bool, int, str, int]]()
+    for kind in bill.reduced.kinds:
+        first, second = f"{kind.stack}layers.{kind.first}", f"{kind.stack}layers.{kind.numbers[:2][-1]}"
+        alike = of_layer.get(second, of_layer[first])  # what each later one of the kind keeps
+        layers += [(kind.stack.startswith("decoder"), i, first, of_layer[first] if i == kind.first else alike) for i in kind.numbers]
+    order = [(path, own) for *_, path, own in sorted(layers)]
     gradients = gradients_of(bill, way, int(kinds["gradients"]))
-    behind, before = gradients.get("", 0), of_layer["outside"] + sum(of_layer.get(path, of_layer[kind]) for kind, path in order)
+    behind, before = gradients.get("", 0), of_layer["outside"] + sum(own for _, own in order)
     if way.recompute:
         before = of_layer["outside"] + row * len(order)
     most = dict[str, int]()
-    for kind, path in reversed(order):
-        own = of_layer.get(path, of_layer[kind])
+    for path, own in reversed(order):
         again = own if way.recompute else 0
-        bytes_of = {"kept": before + again, "gradients": int(kinds["gradients"]) if way.summed else behind, "working": needs[kind] + row}
+        bytes_of = {"kept": before + again, "gradients": int(kinds["gradients"]) if way.summed else behind, "working": needs[path] + row}
         if sum(bytes_of.values()) > sum(most.values()):
             most = bytes_of
-        before, behind = before - (row if way.recompute else own), behind + gradients.get(kind, 0)
+        before, behind = before - (row if way.recompute else own), behind + gradients.get(path, 0)
     return total([*lasting(kinds), *((name, 1, Number(n)) for name, n in most.items())])
 
 
@@ -199,7 +201,7 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
         return out
     active = int(bill["parameters.active"])
     out["flops.textbook"] = product("6·N·T", six=6, active=active, rows=rows)
-    if way == Way(shards=way.shards, master=way.master, summed=way.summed, loss=way.loss, copied=way.copied, single=way.single):
+    if way.rank is None and not way.recompute:
         out["flops.attention"] = product("3·attention", three=3, mixing=int(mixing))
         out["flops.idle"] = product("6·T·(matrices − N)", six=6, rows=rows, idle=through - active)
     return out
@@ -209,18 +211,20 @@ def forward_of(bill: Bill) -> Number:
     """Return the FLOPs of one forward over every row: a prefill, but of an encoder-decoder, whose prefill has one target row."""
     if bill.config.encoder is None:
         return Number(bill["flops.prefill"].value, "prefill")
-    s = bill.setting
-    counts = ran(bill.reduced.config, s.context, 0, s.batch, s.source or s.context)
-    places = ((bill.reduced.place(path), n) for path, n in counts.flops.items())
-    return Number(sum(place[1] * n for place, n in places if place is not None))
+    return Number(flops_of(bill))
 
 
 def blocks_of(bill: Bill) -> Number:
     """Return the FLOPs of one forward of the blocks, which recomputation adds at most: torch leaves out what no gradient needs."""
+    return Number(flops_of(bill, "layers."), "blocks")
+
+
+def flops_of(bill: Bill, inside: str = "") -> int:
+    """Return the FLOPs of one forward over every row, of parts with `inside` in their path."""
     s, reduced = bill.setting, bill.reduced
     counts = ran(reduced.config, s.context, 0, s.batch, None if bill.config.encoder is None else s.source or s.context)
-    places = ((reduced.place(path), path, n) for path, n in counts.flops.items())
-    return Number(sum(place[1] * n for place, path, n in places if place is not None and "layers." in path), "blocks")
+    places = ((reduced.place(path), n) for path, n in counts.flops.items() if inside in path)
+    return sum(place[1] * n for place, n in places if place is not None)
 
 
 def adapters(bill: Bill, way: Way) -> int:
@@ -261,12 +265,7 @@ def activations(bill: Bill, rank: int | None = None, adapted: tuple[str, ...] | 
 
     Two layers of each kind run: with a frozen table the very first layer's input has no gradient, so it keeps less.
     """
-    s = bill.setting
-    reduced = distinct(bill.config, copies=2)
-    model = meta_model(reduced.config, getattr(torch, s.activations))
-    model.requires_grad_(True) if rank is None else adapt(model, rank, adapted)
-    tokens = torch.zeros(s.batch, s.context, dtype=torch.long, device=META)
-    source = torch.zeros(s.batch, s.source or s.context, dtype=torch.long, device=META)
+    reduced, model, tokens, source = on_meta(bill, rank, adapted)
     by_layer = kept(model, tokens, source)
     out = []
     for kind in reduced.kinds:
@@ -279,13 +278,19 @@ def activations(bill: Bill, rank: int | None = None, adapted: tuple[str, ...] | 
     return [*out, ("outside", 1, Number(by_layer.get("", 0)))]
 
 
-def working_of(bill: Bill, way: Way) -> dict[str, int]:
-    """Return the bytes that the backward pass of one layer of each kind needs, by the kind's path."""
+def on_meta(bill: Bill, rank: int | None, adapted: tuple[str, ...] | None) -> tuple[Distinct, Decoder | EncoderDecoder, Tensor, Tensor]:
+    """Return the config with two layers of each kind, its model on meta, of which what trains needs gradients, tokens and a source."""
     s = bill.setting
     reduced = distinct(bill.config, copies=2)
     model = meta_model(reduced.config, getattr(torch, s.activations))
-    model.requires_grad_(True) if way.rank is None else adapt(model, way.rank, way.adapted)
+    model.requires_grad_(True) if rank is None else adapt(model, rank, adapted)
     tokens, source = (torch.zeros(s.batch, n, dtype=torch.long, device=META) for n in (s.context, s.source or s.context))
+    return reduced, model, tokens, source
+
+
+def working_of(bill: Bill, way: Way) -> dict[str, int]:
+    """Return the bytes that the backward pass of one layer of each kind needs, by the kind's path."""
+    reduced, model, tokens, source = on_meta(bill, way.rank, way.adapted)
     with Flash():
         by_layer = working(model, lambda: forward(model, tokens, source))
     return {f"{k.stack}layers.{k.first}": max(by_layer.get(f"{k.stack}layers.{i}", 0) for i in k.built) for k in reduced.kinds}

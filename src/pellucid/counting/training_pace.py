@@ -5,10 +5,12 @@ its weights once forward and once backward, the weights that train once more as 
 written. Activations may stay on the chip.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pellucid.counting.bill import Bill
 from pellucid.counting.bounds import Device, TimeBound
+from pellucid.counting.number import Number
 from pellucid.counting.training_memory import Way, training
 
 
@@ -36,9 +38,9 @@ class TrainingPace(TimeBound):
         return self.ranks * hour / 3600 / self.rate * 1e6
 
 
-def training_pace(bill: Bill, way: Way, device: Device, efficiency: float = 1.0) -> TrainingPace:
-    """Return the pace of a step on a device. efficiency: the share of the bound that is reached."""
-    cost = training(bill, way)
+def training_pace(bill: Bill, way: Way, device: Device, efficiency: float = 1.0, cost: Mapping[str, Number] | None = None) -> TrainingPace:
+    """Return the pace of a step on a device. efficiency: the share of the bound that is reached.  cost: that of `training`, if known."""
+    cost = training(bill, way) if cost is None else cost
     bytes_of = {name: int(cost[f"memory.{name}"]) if f"memory.{name}" in cost else 0 for name in MOVED}
     trained = "weights" if way.rank is None else "adapters"
     moved = sum(times * bytes_of[name] for name, times in MOVED.items()) + bytes_of[trained]

@@ -116,9 +116,10 @@ def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
         ]
     if scenario.way is not None:
         out["notes"] = [*bill.notes, *trained_in(bill, scenario.way)]
-        out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in training(bill, scenario.way).items()}
+        cost = training(bill, scenario.way)
+        out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in cost.items()}
         if device is not None:
-            out["training_bounds"] = training_bounds(bill, scenario.way, device, scenario)
+            out["training_bounds"] = training_bounds(bill, scenario.way, device, scenario, cost)
     if scenario.split is not None:
         out["ranks"] = over(bill, scenario.split, scenario.hour)
     if scenario.draft is not None:
@@ -174,9 +175,9 @@ def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
     return out
 
 
-def training_bounds(bill: Bill, way: Way, device: Device, scenario: Scenario) -> dict[str, Any]:
+def training_bounds(bill: Bill, way: Way, device: Device, scenario: Scenario, cost: Mapping[str, Number]) -> dict[str, Any]:
     """Return whether a step of training fits a device, its best time, and the price of a million tokens."""
-    best = training_pace(bill, way, device, scenario.efficiency)
+    best = training_pace(bill, way, device, scenario.efficiency, cost)
     out: dict[str, Any] = about(device) | {
         "held": best.rank_bytes, "fits": best.fits, "seconds": best.seconds, "tokens_per_second": best.rate, "sets": best.sets,
     }  # fmt: skip

@@ -59,7 +59,7 @@ def trained(bill: Bill, way: Way, view: Scenario, width: int) -> list[Text]:
         *table([*headed(say("count.head.memory"), say("count.head.amount"), say("count.head.formula")), *memory], COLUMNS),
         *table([*headed(say("count.head.work"), say("count.head.amount"), say("count.head.formula")), *worked], COLUMNS),
     ]
-    out += [] if device is None else on_device(training_bounds(bill, way, device, view), view, width)
+    out += [] if device is None else on_device(training_bounds(bill, way, device, view, cost), view, width)
     out += [line for note in trained_in(bill, way) for line in prose(note, width)]
     out += prose(say("count.train.note"), width, "dim")
     return out + (prose(say("count.train.difference"), width, "dim") if "flops.idle" in cost else [])
