@@ -171,6 +171,8 @@ def test_training_on_a_device_as_a_command(capsys: Captured) -> None:
     assert half["seconds"] == pytest.approx(2 * plain["seconds"]) and plain["fits"] and plain["sets"] == "bandwidth"
     assert half["price_of_a_million_tokens"] == pytest.approx(2 * 3.6 / 3600 / half["tokens_per_second"] * 1e6)
     assert "training_bounds" not in judged(capsys, "count", "gpt2-small", "--context", 8, "--train")[1]
+    again = judged(capsys, "count", "gpt2-small", "--context", 256, "--recompute", "--device", "h100", "--efficiency", 0.5)[1]
+    assert again["training_bounds"]["seconds"] > 0
     assert main(["count", "llama-3.1-8b", "--context", "2048", "--train", "--device", "rtx4090", "--lang", "zh"]) == 0
     assert "一步放不下" in capsys.readouterr().out
     assert "--efficiency is 2" in wrong(capsys, "count", "gpt2-small", "--train", "--device", "h100", "--efficiency", 2)

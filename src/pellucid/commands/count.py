@@ -99,8 +99,6 @@ def add(app: typer.Typer) -> None:
         from pellucid.terminal import bill as drawing
         from pellucid.terminal import columns, tables
 
-        teaches = train or lora is not None  # then the efficiency is training's
-        wanted = Wanted(users, ttft, tpot, devices, formats, prices, None if teaches else efficiency)
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
         how |= {} if assume is None else {"assume": assume}
@@ -108,6 +106,10 @@ def add(app: typer.Typer) -> None:
         model_alone: dict[str, Any] = {"source": None, "fields": {}, "attn": None, "experts": None, "assume": None, "kv": None}
         of_draft = None if draft is None else counted(draft, **how | model_alone)
         scenario = bill_json.scenario(device, price, train, lora, recompute, shards, ranks, of_draft, accepted, efficiency)
+        trains = scenario.way is not None  # then the efficiency is training's
+        wanted = Wanted(users, ttft, tpot, devices, formats, prices, None if trains else efficiency)
+        if reader is not None and written is None:
+            raise UseError("count.apart.need")
         if written is not None:
             table_apart = reading_apart(models or [], written, reader, ranks, prices, efficiency, how)
             show_or_write(screen, table_apart, csv, markdown)
@@ -183,7 +185,7 @@ def reading_apart(
 ) -> "tuple[str, Grid]":
     """Return the name and the table of prompts read on one kind of machine and answers written on another."""
     from pellucid.api.count import count as counted
-    from pellucid.commands.serving_demand import chosen_devices, hourly_prices
+    from pellucid.commands.serving_demand import devices_of, hourly_prices
     from pellucid.counting.ranks import Split, split_of
     from pellucid.counting.reading_apart import apart
     from pellucid.terminal.apart_table import apart_table
@@ -192,7 +194,7 @@ def reading_apart(
     split = Split() if ranks is None else split_of(ranks)
     if len(models) != 1 or name is None or not 1 <= written < LONGEST or not 0 < share <= 1 or split.pp > 1:
         raise UseError("count.apart.one", found=len(models), most=LONGEST - 1)
-    both = chosen_devices(",".join(dict.fromkeys((reader or name, name))))
+    both = devices_of((reader or name, name))
     one = counted(models[0], **how | {"batch": 1})
     if "flops.decode" not in one:
         raise UseError("count.offers.encoder", model=one.model)

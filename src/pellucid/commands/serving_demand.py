@@ -78,10 +78,17 @@ def seconds(name: str, text: str | None) -> float | None:
 def chosen_devices(text: str | None) -> dict[str, Any]:
     """Return the devices of a list of names by name, all of the catalogue without one."""
     from pellucid import catalog
+
+    return devices_of(catalog.devices() if text is None else names(text))
+
+
+def devices_of(wanted: Iterable[str]) -> dict[str, Any]:
+    """Return devices by their names or descriptions. A UseError for one that is not known."""
+    from pellucid import catalog
     from pellucid.bench import last_measured
 
     out = {}
-    for name in catalog.devices() if text is None else names(text):
+    for name in wanted:
         device = last_measured.device(name)
         if device is None:
             raise UseError("count.device", found=name, known=", ".join([*catalog.devices(), "cpu"]))
