@@ -57,6 +57,7 @@ REFUSED = [
     (["trace", "run", "--step", "3", "--save", "x"], "--step is for one process"),
     (["score", "pellucid/capitals", "-"], "FILE: - is for one process"),
     (["run", "pellucid/capitals", "a", "--ranks", "pp=4"], "--ranks is pp=4; processes share tp=N, experts=N, or both with one N"),
+    (["run", "pellucid/capitals", "a", "--ranks", "tp=1"], "[ranks] data=1 tensor=1 needs 1 processes, 4 were started"),
     (["trace", "pellucid/capitals", "a", "--save", "x", "--ranks", "experts=2"], "[ranks] data=1 tensor=1 expert=2 needs 2 processes"),
 ]
 

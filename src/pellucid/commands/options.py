@@ -128,7 +128,7 @@ def loaded(screen: Screen, name: str, finite: bool = False, ranks: str | None = 
     model = load(name, progress=screen.bar(say("command.loading", name=name)), **how)
     if finite:
         model.check_finite()
-    if max(tensor, expert) > 1:
+    if max(started(), tensor, expert) > 1:  # `join` refuses other numbers than were started
         from pellucid.distributed import join
 
         model.split(join(1, tensor, expert))
