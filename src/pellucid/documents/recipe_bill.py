@@ -124,7 +124,7 @@ def require_memory(path: Path, root: Path, free: Callable[[], int | None] = free
         "free": gigabytes(available),
         "activations": gigabytes(counts["memory.activations"]),
     }
-    for rows in range((recipe.train.micro or recipe.train.batch) // 2, 0, -1):
+    for rows in range((recipe.train.micro or recipe.train.batch) - 1, 0, -1):
         if recipe.train.batch % rows == 0:
             smaller = bill_of_texts(replace(recipe, train=replace(recipe.train, micro=rows)), recipe.data)
             less = training(smaller.bill, smaller.way)["memory.total"]

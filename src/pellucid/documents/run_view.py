@@ -120,7 +120,7 @@ def explain(model: Model, prompt: str | Sequence[int], steps: int = 1, best: int
 def view_of(model: Model, recorded: Trace, best: int = 5) -> RunView:
     """View a trace of this model. Its tensors are measured whatever their size."""
     limits = replace(LIMITS, candidates=best, measured=sys.maxsize)
-    loaded = LoadedModel(model.name, model.family.name, model.module, model)
+    loaded = LoadedModel.of(model)
     run = execute.recorded(loaded, recorded, limits)
     run.id, run.request = "", RunRequest(model.name, recorded.prompt, tuple(recorded.ids), len(recorded.new))
     view = RunView(run, model)
