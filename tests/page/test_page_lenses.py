@@ -186,9 +186,9 @@ def test_the_latent_is_counted(tab: Tab, models: dict[str, Model], traces: dict[
     assert stored * 4 * len(models["capitals-deepseek"].config.layers) == int(
         count("pellucid/capitals-deepseek", dtype="float32", cache="float32")["cache.bytes_per_token"]
     )
+    tab.page.wait_for_selector('[data-drawn="layers.0.attn.kv_b.weight"]')  # the list of weights arrives after the run
     paths = [c["path"].removeprefix("layers.0.attn.") for c in elements(tab, ".flow [data-path]")]
     assert paths == ["latent", "k_shared", "kv_b.weight", "k", "v", "q_a", "q_norm", "q", "q_rot"]
-    tab.page.wait_for_selector('[data-drawn="layers.0.attn.kv_b.weight"]')
 
 
 def test_groups_and_corrections_are_the_routers(tab: Tab, models: dict[str, Model], traces: dict[str, Trace]) -> None:

@@ -107,7 +107,7 @@ def test_each_moment_counts(tmp_path: Path, size: int, way: Any, moment: str) ->
 
 @pytest.mark.parametrize("layers", [2, 9])
 def test_every_layer_under_adapters_counts(layers: int) -> None:
-    """The first layer keeps less, and each later one what the second keeps: at the end of the forward all of it is held."""
+    """The first layer keeps less, and each later one what the second keeps: at the end of the forward all of it is kept."""
     family, cfg = understand(
         {"model_type": "llama", **CONFIGS["llama"], **HEADS, "hidden_size": 64, "vocab_size": 99, "num_hidden_layers": layers}
     )
@@ -115,8 +115,8 @@ def test_every_layer_under_adapters_counts(layers: int) -> None:
     with swapped(training_memory, "working_of", lambda bill, way: dict.fromkeys((f"layers.{k.first}" for k in bill.reduced.kinds), 0)):
         cost = training(bill, Way(rank=4, loss=False))
     row = 4 * 32 * 64 * 4
-    held = sum(int(cost[f"memory.{name}"]) for name in ("weights", "adapters", "gradients", "moments", "activations"))
-    assert int(cost["memory.at_backward"]) == held + row
+    kept = sum(int(cost[f"memory.{name}"]) for name in ("weights", "adapters", "gradients", "moments", "activations"))
+    assert int(cost["memory.at_backward"]) == kept + row
 
 
 def test_no_block_that_runs_again_keeps_its_own_at_the_loss(tmp_path: Path) -> None:
