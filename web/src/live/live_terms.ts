@@ -2,11 +2,11 @@
 
 import type { Terms } from "../run/types";
 import { act } from "../sums/acts";
+import { soft, summed, type Made } from "../sums/made";
 import type { LiveRun, LiveStep, Sent } from "./live_run";
 import type { StepTensor } from "./present";
 
-type Columns = Record<string, number[]>;
-interface Made { factors: Columns; added?: Record<string, number>; about?: Record<string, number> }
+type Columns = Made["factors"];
 
 // A cell of a tensor in one step, and what it was made from.
 class Cell {
@@ -128,12 +128,6 @@ function gated(c: Cell): Made {
   return { factors: { act: [act(String(c.tensor.settings["act"]))?.(x) ?? NaN], ...(up ? { up } : {}) }, about: { x } };
 }
 
-// A cell of the softmax of a row.
-function soft(row: readonly number[], at: number): Made {
-  const top = Math.max(...row), e = row.map((x) => Math.exp(x - top)), sum = e.reduce((a, b) => a + b, 0);
-  return { factors: { e: [e[at] ?? NaN], over: [1 / sum] }, about: { x: row[at] ?? NaN, top, sum } };
-}
-
 // An attention's output: the shares of the keys times their values, from scores in double.
 function mixed(c: Cell): Made {
   const [, t = 0, h = 0, w = 0] = c.at, a = c.run.attended(c.step, c.part);
@@ -142,16 +136,7 @@ function mixed(c: Cell): Made {
   return { factors: { pattern: e.map((x) => x / sum), v: e.map((_, s) => a.value(h, s)[w] ?? NaN) } };
 }
 
-const finite = (x: number): number | null => (Number.isFinite(x) ? x : null);
-
 export function termsOf(run: LiveRun, n: number, at: readonly number[]): Terms {
-  const { step, tensor, shape } = run.at(n), made: Made = OPS[tensor.op ?? ""]?.(new Cell(run, step, tensor, shape, at)) ?? { factors: {} }, { factors, added = {}, about = {} } = made;
-  const columns = Object.entries(factors), length = Math.max(0, ...columns.map(([, x]) => x.length)), label = (name: string): string => tensor.labels[name] ?? name;
-  const products = Array.from({ length }, (_, i) => columns.reduce((product, [, x]) => product * (x[i] ?? NaN), 1)), summands = [...products, ...Object.values(added)];
-  const single = columns.filter(([, x]) => x.length === 1).map(([name, x]) => [name, x[0] ?? NaN] as const);
-  return {
-    factors: Object.fromEntries(columns.map(([name, x]) => [label(name), x.map(finite)])), added: Object.fromEntries(Object.entries(added).map(([name, x]) => [label(name), finite(x)])),
-    numbers: Object.fromEntries([...single, ...Object.entries(added), ...Object.entries(about)].map(([name, x]) => [name, finite(x)])),
-    summands: summands.map(finite), total: finite(summands.reduce((a, b) => a + b, 0)), count: summands.length,
-  };
+  const { step, tensor, shape } = run.at(n);
+  return summed(OPS[tensor.op ?? ""]?.(new Cell(run, step, tensor, shape, at)) ?? { factors: {} }, (name) => tensor.labels[name] ?? name);
 }

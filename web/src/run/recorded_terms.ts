@@ -2,6 +2,7 @@
 // carried cell of the same output. Terms whose sum is not the cell's number, up to rounding, are not given.
 
 import { act } from "../sums/acts";
+import { soft, summed, type Made } from "../sums/made";
 import { decode, type Values } from "../tensor/decode";
 import type { Columns } from "./columns";
 import { cellOf } from "./columns";
@@ -10,7 +11,6 @@ import { recorded, unpacked } from "./recorded";
 import { axes, type Run, type Tensor, type Terms } from "./types";
 
 const ROUNDING: Record<string, number> = { float64: 1e-12, float32: 1e-5, bfloat16: 2 ** -6, float16: 2 ** -9 }; // of a cell, by the sum of magnitudes
-interface Made { factors: Record<string, number[]>; added?: Record<string, number>; about?: Record<string, number> }
 
 export class RecordedTerms {
   private readonly read = new Map<number, Values>();
@@ -86,8 +86,7 @@ export class RecordedTerms {
       const scores = this.at(t.inputs[0], t.step), keys = t.shape[names.indexOf("S")] ?? 0, from = cellOf(t.shape, cell) - of("S"), veiled = hiding(this.run, t);
       if (!scores || scores.values.length !== t.shape.reduce((n, one) => n * one, 1)) return undefined;
       const line = Array.from({ length: keys }, (_, s) => (hidden(veiled, t, cell.map((i, a) => (names[a] === "S" ? s : i))) ? -Infinity : (scores.values[from + s] ?? NaN)));
-      const x = line[of("S")] ?? NaN, top = Math.max(...line), sum = line.reduce((n, one) => n + Math.exp(one - top), 0);
-      return { factors: { e: [Math.exp(x - top)], over: [1 / sum] }, about: { x, top, sum } };
+      return soft(line, of("S"));
     }
     if (t.op === "attend") {
       const pattern = this.at(`${part}.pattern`, t.step), keys = pattern?.tensor.shape.at(-1) ?? 0, values = this.rows(t.inputs[2], t.step, keys), h = of("H");
@@ -111,21 +110,18 @@ export class RecordedTerms {
     return undefined;
   }
 
+  // The names that a carried cell of the tensor, in any step, has for an op's terms, as people read them; the op's own without one.
+  private names({ factors, added = {} }: Made, t: Tensor): Map<string, string> {
+    const one = this.all.find((other) => other.path === t.path && this.columns.carried(other.n).length > 0), carried = one && this.columns.terms(one.n, this.columns.carried(one.n)[0] ?? 0);
+    const pairs = (own: object, theirs: object = {}): [string, string][] => { const [a, b] = [Object.keys(own), Object.keys(theirs)]; return a.length === b.length ? a.map((name, i) => [name, b[i] ?? name]) : []; };
+    return new Map([...pairs(factors, carried?.factors), ...pairs(added, carried?.added)]);
+  }
+
   terms(n: number, cell: readonly number[]): Terms | undefined {
     const t = this.all.find((one) => one.n === n), value = t && this.values(n)?.[cellOf(t.shape, cell)], made = t && value !== undefined ? this.made(t, cell) : undefined;
     if (!t || value === undefined || !made) return undefined;
-    const { factors, added = {}, about = {} } = made, columns = Object.entries(factors), length = Math.max(0, ...columns.map(([, x]) => x.length));
-    const products = Array.from({ length }, (_, i) => columns.reduce((product, [, x]) => product * (x[i] ?? NaN), 1)), summands = [...products, ...Object.values(added)];
-    const total = summands.reduce((a, b) => a + b, 0), near = (ROUNDING[t.dtype] ?? 0) * summands.reduce((a, b) => a + Math.abs(b), 1e-12);
-    if (!(Math.abs(total - value) <= near)) return undefined;
-    // By the names that a carried cell of the tensor has, as people read them; else by the op's.
-    const first = this.columns.carried(n)[0], names = first === undefined ? undefined : this.columns.terms(n, first);
-    const named = (own: string[], theirs: string[]): string[] => (own.length === theirs.length ? theirs : own), keys = named(Object.keys(factors), Object.keys(names?.factors ?? {})), plus = named(Object.keys(added), Object.keys(names?.added ?? {}));
-    const single = columns.filter(([, x]) => x.length === 1).map(([name, x]) => [name, x[0] ?? NaN] as const);
-    return {
-      factors: Object.fromEntries(columns.map(([, x], i) => [keys[i] ?? "", x])), added: Object.fromEntries(Object.values(added).map((x, i) => [plus[i] ?? "", x])),
-      numbers: Object.fromEntries([...single, ...Object.entries(added), ...Object.entries(about)].map(([name, x]) => [name, Number.isFinite(x) ? x : null])),
-      summands, total, count: summands.length,
-    };
+    const names = this.names(made, t), terms = summed(made, (name) => names.get(name) ?? name), { total, summands } = terms;
+    const near = (ROUNDING[t.dtype] ?? 0) * summands.reduce<number>((a, b) => a + Math.abs(b ?? NaN), 1e-12);
+    return total !== null && Math.abs(total - value) <= near ? terms : undefined;
   }
 }
