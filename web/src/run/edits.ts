@@ -9,7 +9,7 @@ const MOST = 16;
 const AT = /^(\d{1,9}|\d{0,9}:\d{0,9})(,(\d{1,9}|\d{0,9}:\d{0,9}))*$/;
 const LETTERED = /^([A-Z](\+[A-Z])*=[-+\d:,]{1,40}(, ?(?=[A-Z])|$))+$/; // H=3, T=-1
 const CHANGE = /^\s*([^\s[\]]+?)\s*(?:\[([^\]]*)\])?\s*(\*=|\+=|=)\s*(?:from\s+("(?:[^"\\]|\\.)*")|(\S+))\s*$/;
-const PATH = /^(?!.*\.safetensors)[A-Za-z_*][\w*]*(\.[\w*]+)+$/;
+const PATH = /^(?!.*\.safetensors)[A-Za-z_*][\w*]*(\.[\w*]+)*$/;
 const HOW: readonly How[] = ["to", "times", "prompt", "tensor", "plus"];
 const ENTERS = ".in"; // after a part's path: the rows that it reads
 
@@ -46,7 +46,7 @@ export function parsed(text: string): Edit | undefined {
   const [, path = "", at = "", sign, prompt, value = ""] = CHANGE.exec(text) ?? [];
   if (prompt !== undefined && sign !== "=") return undefined;
   try {
-    const how: How = prompt !== undefined ? "prompt" : sign === "+=" ? "plus" : sign === "*=" ? "times" : PATH.test(value) ? "tensor" : "to";
+    const how: How = prompt !== undefined ? "prompt" : sign === "+=" ? "plus" : sign === "*=" ? "times" : PATH.test(value) && value.includes(".") ? "tensor" : "to";
     const edit: Edit = { path, at: at.trim(), how, value: prompt !== undefined ? (JSON.parse(prompt) as string) : value };
     return sound(edit) ? edit : undefined;
   } catch { return undefined; }
