@@ -211,7 +211,7 @@ def open_tab(browser: Browser, address: str, refusals: Iterable[int] = (), **set
 def save_by_menu(page: Page) -> None:
     """Save the page by the entry of its menu."""
     page.click(".share .opener")
-    page.click(".share .save")
+    page.click("[data-share=html]")
 
 
 def download_page(browser: Browser, address: str, folder: Path, **place: Any) -> Path:

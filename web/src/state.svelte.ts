@@ -1,6 +1,7 @@
 // One selection for all views, held in the address: model, prompt, step, block, head, position, tensor, cell.
 
 import { untrack } from "svelte";
+import { framed } from "./live/present";
 import { kept, models, start, tensors, weights } from "./run/api";
 import { recorded } from "./run/recorded";
 import type { Spot } from "./run/sources";
@@ -41,7 +42,7 @@ export function go(change: Partial<Place>): void {
   const station = STATIONS.some((key) => key in change && change[key] !== place[key]) || ("scene" in change && (change.scene === 0) !== (place.scene === 0)); // the story is one entry
   Object.assign(place, change);
   const address = `#${written(place)}`;
-  if (location.protocol === "about:") return; // a frame without an address
+  if (framed) return;
   if (station) history.pushState(null, "", address);
   else history.replaceState(null, "", address);
 }
@@ -89,7 +90,7 @@ export async function open(): Promise<void> {
     now.tokenizer = answer.tokenizer ?? null;
     const trained = typeof answer.training === "string";
     now.training = trained || now.shipped !== "";
-    if ((trained || now.tokenizer) && !new URLSearchParams(location.hash.slice(1)).has("view")) place.view = trained ? "learning" : "tokens"; // what it was opened for
+    if (!recorded && (trained || now.tokenizer) && !new URLSearchParams(location.hash.slice(1)).has("view")) place.view = trained ? "learning" : "tokens"; // what it was opened for
     first = { model: answer.current, run: answer.run === null ? null : await kept(answer.run) };
     settle();
     const run = recording();
@@ -148,7 +149,7 @@ function take(run: Run): void {
   if (now.models.some((m) => m.name === run.model)) void weights(run.model, own).then((all) => { if (now.run?.run === run.run) now.weights = all.filter((w) => run.values && w.shape.length > 0).map((w) => asTensor(run.model, own, w)); }, () => undefined);
   if (place.with !== switches.written(run.switches)) { // as the server read them
     place.with = switches.written(run.switches);
-    if (location.protocol !== "about:") history.replaceState(null, "", `#${written(place)}`);
+    if (!framed) history.replaceState(null, "", `#${written(place)}`);
   }
   keepSelection(run);
   if (place.step > 0) void turn(place.step);

@@ -45,3 +45,5 @@ export const carried = (id: keyof LiveDocument["sha256"]): string => inside(id) 
 
 // True if a server answers; without one the page shows what its file holds, or computes.
 export const served = recorded === null && embedded === null;
+// True in a notebook's output: a frame without an address.
+export const framed = typeof location !== "undefined" && location.protocol === "about:";

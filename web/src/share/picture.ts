@@ -9,7 +9,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const LOOKS = ["fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor"] as const;
 const EDGE = 16, LINE = 18, DENSE = 2, MOST = 3; // px around the picture and of a line of its caption; pixels of a px; lines of a sentence
 
-export interface Drawn { text: string; width: number; height: number; caption: string[] } // text: of the SVG
+export interface Drawn { text: string; width: number; height: number } // text: of the SVG
 
 // What was run, and where it is seen: model, prompt and answer; then the place as an address has it.
 export function captionOf(run: Run, step: number, address: string, more = ""): string[] {
@@ -21,9 +21,6 @@ export function captionOf(run: Run, step: number, address: string, more = ""): s
 
 export const mapInView = (): SVGSVGElement | null => document.querySelector<SVGSVGElement>("svg[data-map]");
 const tileInView = (): HTMLElement | null => document.querySelector("aside .frame[data-cells]");
-
-// "lines": there is an SVG of it.  "cells": pixels alone.
-export const inView = (): "lines" | "cells" | "" => (tileInView() ? "cells" : mapInView() ? "lines" : "");
 
 function element(name: string, attributes: Record<string, string | number>, text = ""): SVGElement {
   const node = document.createElementNS(SVG, name);
@@ -85,7 +82,7 @@ export function mapDrawn(caption: string[]): Drawn {
   }
   root.append(inner);
   below.forEach(({ text, size, ink }, i) => root.append(element("text", { x: EDGE, y: height - EDGE / 2 - LINE * (below.length - 1 - i), fill: ink, "font-family": fontOf("--text"), "font-size": size }, text)));
-  return { text: new XMLSerializer().serializeToString(root), width, height, caption };
+  return { text: new XMLSerializer().serializeToString(root), width, height };
 }
 
 // An SVG as a picture that a canvas can draw.

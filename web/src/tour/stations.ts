@@ -11,7 +11,7 @@ import { slice } from "../run/slices";
 import { axes, type Run, type Tensor } from "../run/types";
 import { count, number, percent } from "../tensor/number";
 import { visible, type Key } from "../messages";
-import { now } from "../state.svelte";
+import { labels, now } from "../state.svelte";
 
 type Numbers = Record<string, string | number>;
 // shows: the tensors that it speaks of.
@@ -39,7 +39,9 @@ async function strongest(run: Run, pattern: Tensor): Promise<{ T: number; H: num
   return best;
 }
 
-export function stations(run: Run, piece: (t: Tensor, letter: string, i: number) => string): Station[] {
+const piece = (t: Tensor, letter: string, i: number): string => labels(t, letter)?.[i] ?? String(i);
+
+export function stations(run: Run): Station[] {
   const all = run.tensors, found: Station[] = [], inBlocks = blocks(all), first = inBlocks[0], own = first?.tensors ?? [];
   const add = (says: Key, asks: Key, place: Partial<Place>, target: string, numbers: () => Numbers | Promise<Numbers>, shows: readonly (Tensor | undefined)[] = []): void => { found.push({ says, asks, place, target, numbers: async () => numbers(), shows: shows.filter((t) => t !== undefined) }); };
   const tile = (t: Tensor): string => `.river [data-path="${CSS.escape(t.path)}"]`, opened = (t: Tensor): string => `aside[aria-label="${CSS.escape(visible(t.path))}"]`;
