@@ -106,7 +106,8 @@ def mended(wrong: Any) -> UseError:
     """Return a UseError for one of click's usage errors."""
     kind, name = type(wrong).__name__, hint(wrong)
     if kind == "NoSuchOption":
-        return UseError("command.option", found=wrong.option_name)
+        near = ", ".join(wrong.possibilities or ())
+        return UseError("command.option.near" if near else "command.option", found=wrong.option_name, near=near)
     if kind == "BadOptionUsage":
         return UseError("command.argument", name=wrong.option_name)
     if kind == "MissingParameter":
