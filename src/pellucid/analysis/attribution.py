@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pellucid.analysis.lens import plain
 from pellucid.analysis.walk_back import PartKey, Walk
+from pellucid.api.trace import traced
 from pellucid.axes import index_of
 from pellucid.errors import UseError
 from pellucid.notebook import checked
@@ -86,7 +87,7 @@ class Attribution:
 @checked
 def attribution(
     model: Any,
-    trace: Trace,
+    trace: Trace | str,
     id: int | str | None = None,
     step: int = 0,
     row: int = -1,
@@ -96,6 +97,7 @@ def attribution(
 ) -> Attribution:
     """Return the parts of a token's logit in one row of a step, or of any cell; sums are taken in float64.
 
+    trace: a trace, or a text, which is then traced.
     id: of the token, or its text, which must be one token.  cell: in place of `id` and `row`, a path and an index: ("layers.1.out", "4,7").
     by: letters of what parts are split by: H heads, S positions read, E experts, F neurons. The part that a cell is in is split by all.
     value: returns the value of a record that has dropped it.
@@ -105,6 +107,7 @@ def attribution(
         raise UseError("attribution.by", found=" ".join(sorted(letters)), allowed=" ".join(LETTERS))
     if (id is None) == (cell is None):
         raise UseError("attribution.cell")
+    trace = traced(model, trace)
     records = [s for s in trace if s.step <= step]
     here = {s.path: s for s in reversed(records) if s.step == step}
     if cell is not None:

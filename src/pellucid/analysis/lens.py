@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid.api.trace import traced
 from pellucid.batch.step import Step
 from pellucid.errors import UseError
 from pellucid.nn.transformer import EncoderDecoder
@@ -48,15 +49,15 @@ def stream(module: Any, seen: list[Seen]) -> list[Seen]:
 
 
 @checked
-def lens(model: Any, trace: Trace, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain) -> list[tuple[str, Tensor]]:
+def lens(model: Any, trace: Trace | str, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain) -> list[tuple[str, Tensor]]:
     """Return (path, logits [V]) of the residual stream before the first block and after each, in one row of a step.
 
-    value: returns the value of a record that has dropped it.
+    trace: a trace, or a text, which is then traced.  value: returns the value of a record that has dropped it.
     """
     module: Any = module_of(model)
     if not model.config.head:
         raise UseError("lens.head", model=model.name)
-    recorded = stream(module, [s for s in trace if s.step == step])
+    recorded = stream(module, [s for s in traced(model, trace) if s.step == step])
     with torch.no_grad():
         rows = torch.cat([value(s)[:, row, None] for s in recorded], 1)
         logits = module.logits(

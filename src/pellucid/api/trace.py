@@ -57,6 +57,11 @@ def trace(
     return recorded
 
 
+def traced(model: Model, run: Trace | str) -> Trace:
+    """Return `run`, or where it is a text, the trace of one step of it."""
+    return trace(model, run) if isinstance(run, str) else run
+
+
 def outlined(model: Model, prompt: str | Sequence[int], steps: int = 1) -> Trace:
     """Return the trace of a prompt in a model on meta: one forward, whose tensors have shapes and no numbers."""
     if steps != 1:
