@@ -117,9 +117,8 @@ def billed(
     for what, given, limit in (("context", context, most), ("batch", batch, MOST), ("source", 1 if source is None else source, most)):
         if type(given) is not int or not 1 <= given <= limit:
             raise UseError("count.number", name=what, found=given, most=limit)
-    if device is not None and last_measured.device(device) is None:
-        near = catalog.nearest(catalog.devices(), device) or [*catalog.devices(), "cpu"]
-        raise UseError("count.device", found=device, known=", ".join(near))
+    if device is not None:
+        last_measured.known_device(device)
     setting = Setting(context, batch, source, dtype, cache, plain, device, kv)
     try:
         bill = counted(cfg, name, family, setting)

@@ -66,6 +66,14 @@ def device(name: str, reads: float | None = None) -> Device | None:
     return None if entry is None else Device.of(entry)
 
 
+def known_device(name: str) -> Device:
+    """Return a device by name, as `device` does. A UseError with the nearest names if there is none."""
+    if (known := device(name)) is None:
+        near = ", ".join(catalog.nearest([*catalog.devices(), "cpu"], name))
+        raise UseError("count.device.near" if near else "count.device", found=name, near=near)
+    return known
+
+
 def document(limits: MachineLimits) -> dict[str, Any]:
     """Return limits as JSON."""
 

@@ -1,5 +1,6 @@
 """`pellucid count`: every parameter, byte and FLOP of models, exactly, with the formula; it downloads at most a config.json."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +15,13 @@ from pellucid.messages import say
 
 if TYPE_CHECKING:
     from pellucid.counting import Bill
+    from pellucid.documents.count import Scenario
     from pellucid.terminal.grid import Grid
 
 MOST_TURNS = 1000
 LONGEST = 2**20  # tokens that a request is written
+NOT_WITH_USERS = {"--device", "--dtype", "--ranks", "--price", "--table", "--why", "--svg", "--batch", "--draft"}
+NOT_WITH_USERS |= {"--train", "--lora", "--recompute", "--shards"}
 PICTURES = ("treemap", "cache", "roofline")
 
 
@@ -69,35 +73,14 @@ def add(app: typer.Typer) -> None:
             raise UseError("command.missing", name="MODEL...")
 
         if models and models[0].endswith(".toml"):
-            others = (
-                context,
-                dtype,
-                cache,
-                kv,
-                source,
-                why,
-                fields,
-                attn,
-                experts,
-                lora,
-                ranks,
-                svg,
-                table,
-                batch > 1,
-                recompute,
-                shards > 1,
-                draft,
-                accepted,
-            )
-            if any(other for other in others) or len(models) > 1 or csv or markdown:
+            if len(models) > 1 or options.typed(ctx) - {"--device", "--price"}:
                 raise UseError("count.recipe.alone", path=models[0])
             of_recipe(screen, Path(models[0]), device, price)
             return
 
         from pellucid.api.count import count as counted
         from pellucid.documents import count as bill_json
-        from pellucid.terminal import bill as drawing
-        from pellucid.terminal import columns, tables
+        from pellucid.terminal import tables
 
         how: dict[str, Any] = {"context": context, "batch": batch, "dtype": dtype, "cache": cache, "device": device, "source": source}
         how |= {"fields": given(fields or ()), "attn": attn, "experts": experts, "ignore_fields": ignore_field or ()}
@@ -111,50 +94,62 @@ def add(app: typer.Typer) -> None:
         if reader is not None and written is None:
             raise UseError("count.apart.need")
         if written is not None:
-            table_apart = reading_apart(models or [], written, reader, ranks, prices, efficiency, how)
-            show_or_write(screen, table_apart, csv, markdown)
-            return
-        if wanted.any:
-            single: dict[str, object] = {
-                "--device": device,
-                "--dtype": dtype,
-                "--ranks": ranks,
-                "--price": price,
-                "--table": table,
-                "--why": why,
-            }
-            single |= {"--why": why, "--svg": svg, "--batch": batch > 1, "--train": scenario.way, "--draft": draft}
-            show_or_write(screen, wanted.table(models or [], how, [name for name, value in single.items() if value]), csv, markdown)
-            return
-        if turns is not None:
-            show_or_write(screen, conversation(models or [], turns, how), csv, markdown)
-            return
-        if table is not None:
-            grid = tables.table(table, context, lambda: counted(table, **how))
-            show_or_write(screen, (table, grid), csv, markdown)
-            return
-        bills = [counted(m, **how) for m in models or ()]
-        if svg is not None:
-            save(screen, bills, svg, picture)
-        if sources:
-            from pellucid.documents.count_sources import sources as sources_of
-
-            for model, bill in zip(models or (), bills, strict=True):
-                screen.text("".join(f"{line}\n" for line in sources_of(model, bill.setting.device)))
-        elif screen.json:
-            documents = [bill_json.document(b, scenario) | ({} if why is None else {"why": bill_json.reasons(b, why)}) for b in bills]
-            screen.document(documents[0] if len(documents) == 1 else documents)
-        elif why is not None:
-            for b in bills:
-                first, *rest = bill_json.reasons(b, why)
-                screen.text(f"{b.model}  {first['path']}\n  {first['formula']}\n")
-                screen.text("".join(f"    {r['path']}  {r['formula']}\n" for r in rest))
-        elif draft is not None and (len(bills) > 1 or csv or markdown):
-            raise UseError("count.draft.one")
-        elif len(bills) > 1 or csv or markdown:
-            show(screen, columns.compare(bills, price), csv, markdown)
+            named = reading_apart(models or [], written, reader, ranks, prices, efficiency, how)
+        elif wanted.any:
+            named = wanted.table(models or [], how, sorted(options.typed(ctx) & NOT_WITH_USERS))
+        elif turns is not None:
+            named = conversation(models or [], turns, how)
+        elif table is not None:
+            named = table, tables.table(table, context, lambda: counted(table, **how))
         else:
-            screen.lines(drawing.drawn(bills[0], screen.width, scenario))
+            bills = [counted(m, **how) for m in models or ()]
+            if svg is not None:
+                save(screen, bills, svg, picture)
+            if sources:
+                print_sources(screen, models or [], bills)
+            elif why is not None and not screen.json:
+                print_reasons(screen, bills, why)
+            else:
+                print_bills(screen, bills, scenario, price, why, csv, markdown)
+            return
+        show_or_write(screen, named, csv, markdown)
+
+
+def print_sources(screen: Screen, names: Sequence[str], bills: "Sequence[Bill]") -> None:
+    """Print where the numbers of models and of their devices come from."""
+    from pellucid.documents.count_sources import sources as sources_of
+
+    for name, bill in zip(names, bills, strict=True):
+        screen.text("".join(f"{line}\n" for line in sources_of(name, bill.setting.device)))
+
+
+def print_reasons(screen: Screen, bills: "Sequence[Bill]", path: str) -> None:
+    """Print the formula of one number of each bill, and of the numbers in it."""
+    from pellucid.documents.count import reasons
+
+    for bill in bills:
+        first, *rest = reasons(bill, path)
+        screen.text(f"{bill.model}  {first['path']}\n  {first['formula']}\n")
+        screen.text("".join(f"    {r['path']}  {r['formula']}\n" for r in rest))
+
+
+def print_bills(
+    screen: Screen, bills: "Sequence[Bill]", scenario: "Scenario", price: float | None, why: str | None, csv: bool, markdown: bool
+) -> None:
+    """Print one bill whole, several side by side. why: a number whose formula a JSON document has as well."""
+    from pellucid.documents import count as bill_json
+    from pellucid.terminal import bill as drawing
+    from pellucid.terminal import columns
+
+    if screen.json:
+        documents = [bill_json.document(b, scenario) | ({} if why is None else {"why": bill_json.reasons(b, why)}) for b in bills]
+        screen.document(documents[0] if len(documents) == 1 else documents)
+    elif len(bills) == 1 and not csv and not markdown:
+        screen.lines(drawing.drawn(bills[0], screen.width, scenario))
+    elif scenario.draft is not None:
+        raise UseError("count.draft.one")
+    else:
+        show(screen, columns.compare(bills, price), csv, markdown)
 
 
 def conversation(models: list[str], turns: int, how: dict[str, Any]) -> "tuple[str, Grid]":

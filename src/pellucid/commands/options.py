@@ -45,6 +45,12 @@ def device() -> Any:
     return typer.Option("--device", metavar="NAME", help=say("option.device"))
 
 
+def typed(ctx: typer.Context) -> set[str]:
+    """Return the options that stand on the command line, by their first names; those that every command has are not among them."""
+    given = (p for p in ctx.command.params if getattr(ctx.get_parameter_source(str(p.name)), "name", "") == "COMMANDLINE")
+    return {p.opts[0] for p in given if p.param_type_name == "option"}
+
+
 def numbers(device: str) -> str:
     """Return the device. A UseError if it is meta, which has no numbers."""
     if device == "meta":

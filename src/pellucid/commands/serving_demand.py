@@ -84,16 +84,9 @@ def chosen_devices(text: str | None) -> dict[str, Any]:
 
 def devices_of(wanted: Iterable[str]) -> dict[str, Any]:
     """Return devices by their names or descriptions. A UseError for one that is not known."""
-    from pellucid import catalog
-    from pellucid.bench import last_measured
+    from pellucid.bench.last_measured import known_device
 
-    out = {}
-    for name in wanted:
-        device = last_measured.device(name)
-        if device is None:
-            raise UseError("count.device", found=name, known=", ".join([*catalog.devices(), "cpu"]))
-        out[name] = device
-    return out
+    return {name: known_device(name) for name in wanted}
 
 
 def hourly_prices(text: str | None, devices: Mapping[str, Any]) -> dict[str, float]:
