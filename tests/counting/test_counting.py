@@ -251,7 +251,8 @@ def split(term: str) -> list[str]:
 WRONG = [
     ({"name": "lama-7b"}, "count.unknown"), ({"name": "gpt-4"}, "count.undisclosed"), ({"dtype": "int3"}, "count.dtype"),
     ({"context": 0}, "count.number"), ({"context": 2000}, "count.number"), ({"batch": 0}, "count.number"),
-    ({"batch": True}, "count.number"), ({"device": "h300"}, "count.device"), ({"fields": {"n_heads": 3}}, "count.field"),
+    ({"batch": True}, "count.number"), ({"device": "h300"}, "count.device.near"), ({"device": "zzz"}, "count.device"),
+    ({"fields": {"n_heads": 3}}, "count.field"),
 ]  # fmt: skip
 
 

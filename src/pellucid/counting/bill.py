@@ -38,12 +38,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class Counted:
-    """One weight. times: how many layers have one like it.  active: the share of it that is active for one token."""
+    """One weight. times: how many layers have one like it.  active: the share of it that is active for one token.
+
+    form: its block type in a mix of GGUF files, "" outside one and for what stays float32.
+    """
 
     weight: Weight
     path: str
     times: int
     active: Fraction = Fraction(1)
+    form: str = ""
 
     @cached_property
     def part(self) -> str:

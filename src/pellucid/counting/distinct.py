@@ -7,6 +7,7 @@ stack and not to the layer.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pellucid.config import Config, Layer
@@ -59,24 +60,34 @@ class Distinct:
         return next(k for k in self.kinds if k.stack == match["stack"] and int(match["number"]) in k.numbers)
 
 
-def distinct(cfg: Config, copies: int = 1) -> Distinct:
-    """Return the reduced config of a model, with at most `copies` layers of each kind."""
+def alike(layer: int) -> object:
+    """Return the same for every layer."""
+    return None
+
+
+def distinct(cfg: Config, copies: int = 1, apart: Callable[[int], object] = alike) -> Distinct:
+    """Return the reduced config of a model, with at most `copies` layers of each kind.
+
+    apart: what tells layers of a decoder with the same spec from one another, by their numbers.
+    """
     own = "" if cfg.encoder is None else "decoder."
-    layers, kinds = reduced(own, cfg.layers, copies)
+    layers, kinds = reduced(own, cfg.layers, copies, apart)
     if cfg.encoder is None:
         return Distinct(replace(cfg, layers=layers), tuple(kinds))
     encoder, more = reduced("encoder.", cfg.encoder, copies)
     return Distinct(replace(cfg, layers=layers, encoder=encoder), (*more, *kinds))
 
 
-def reduced(stack: str, layers: tuple[Layer, ...], copies: int) -> tuple[tuple[Layer, ...], list[LayerKind]]:
+def reduced(
+    stack: str, layers: tuple[Layer, ...], copies: int, apart: Callable[[int], object] = alike
+) -> tuple[tuple[Layer, ...], list[LayerKind]]:
     """Return at most `copies` layers of each kind, in the order in which kinds first come, and the kinds."""
-    numbers: dict[Layer, list[int]] = {}
+    numbers: dict[tuple[Layer, object], list[int]] = {}
     for i, layer in enumerate(layers):
-        numbers.setdefault(layer, []).append(i)
+        numbers.setdefault((layer, apart(i)), []).append(i)
     out: list[Layer] = []
     kinds = []
-    for layer, numbered in numbers.items():
+    for (layer, _), numbered in numbers.items():
         built = tuple(range(len(out), len(out) + min(copies, len(numbered))))
         kinds.append(LayerKind(stack, numbered[0], built, len(numbered), tuple(numbered)))
         out += [layer] * len(built)

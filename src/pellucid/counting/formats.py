@@ -10,6 +10,7 @@ from fractions import Fraction
 from math import ceil, prod
 
 from pellucid.counting.bill import BYTES, Bill, Counted
+from pellucid.counting.gguf_mixes import MIXES
 from pellucid.counting.number import Number, total
 from pellucid.families.quantisation import in_blocks, is_matrix
 from pellucid.ops.blocks import BITS
@@ -53,11 +54,17 @@ FORMATS = {
     # llama.cpp's, of 256 numbers: 84, 110, 144, 176 and 210 bytes
     **{f"q{bits}_k": of(bits, 256, size - 32 * bits) for bits, size in ((2, 84), (3, 110), (4, 144), (5, 176), (6, 210))},
 }
-DTYPES = (*BYTES, *(name for name in FORMATS if name not in BYTES))
+# what a mix gives its matrices; all else of such a file is float32
+BLOCK_TYPES = {name: FORMATS[name] for name in FORMATS if name.endswith("_k")} | {
+    "q4_0": of(4, 32, 2), "q5_0": of(5, 32, 2), "q5_1": of(5, 32, 4), "q8_0": of(8, 32, 2), "float16": of(16, 1, 0),
+}  # fmt: skip
+DTYPES = (*BYTES, *(name for name in FORMATS if name not in BYTES), *MIXES)
 
 
 def format_of(c: Counted, dtype: str) -> Format | None:
     """Return the format of one weight, None if it stays plain, as biases and norms always do."""
+    if dtype in MIXES:
+        return BLOCK_TYPES.get(c.form)
     f = FORMATS.get(dtype)
     matrix = c.weight.parameter and is_matrix(c.path, c.weight.shape)
     if dtype in BITS and not in_blocks(c.path, c.weight.shape):
@@ -72,7 +79,7 @@ def size(c: Counted, dtype: str, plain: str, shape: tuple[int, ...] | None = Non
     shape = c.weight.shape if shape is None else shape
     f = format_of(c, dtype)
     if f is None:
-        each = 4.0 if not c.weight.parameter else BYTES[plain if dtype in FORMATS else dtype]
+        each = 4.0 if dtype in MIXES or not c.weight.parameter else BYTES[plain if dtype in FORMATS else dtype]
         return Number(int(prod(shape) * each), "N·b", f"{prod(shape):,}·{each:g}")
     *lead, rows, columns = shape
     row = ceil(columns * f.bits / 8)
@@ -98,6 +105,6 @@ def add_bytes(bill: Bill) -> None:
         numbers[f"bytes.by_part.{part}"] = total(weights_in, "bytes")
     numbers["bytes.total"] = total(((p, 1, numbers[f"bytes.by_part.{p}"]) for p in parts), "bytes.by_part")
     plain = [(c.path, c.times, size(c, s.activations, s.activations)) for c in bill.weights]
-    if s.weights in FORMATS:
+    if s.weights in FORMATS or s.weights in MIXES:
         value = sum(times * n.value for _, times, n in plain)
         numbers["bytes.dequantised"] = Number(value, f"N·{BYTES[s.activations]:g}")

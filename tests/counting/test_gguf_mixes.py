@@ -1,0 +1,76 @@
+"""The mixes of GGUF files: the bytes that `count` says are those of the files that llama.cpp's own quantiser writes.
+
+`gguf_mixes.json` has what its quantiser wrote, for each model and mix; with llama_cpp installed it is asked again.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGUFReader, LlamaFileType
+
+import judge
+from kinds import KINDS
+from pellucid.api.convert import convert
+from pellucid.api.count import count
+from pellucid.counting import gguf_mixes
+from pellucid.counting.gguf_mixes import MIXES
+from pellucid.errors import PellucidError
+from tiny import swapped
+
+FILE = Path(__file__).parent / "gguf_mixes.json"
+WRITTEN: dict[str, dict[str, int]] = json.loads(FILE.read_text())
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 300}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama of 19 layers": ("llama", WIDE | {"num_hidden_layers": 19}),
+    "llama of 80 layers": ("llama", WIDE | {"num_hidden_layers": 80}),
+    "llama, tied": ("llama", WIDE | {"num_hidden_layers": 9, "tie_word_embeddings": True}),
+    "qwen2 of 224 columns": ("qwen2", WIDE | {"hidden_size": 224, "head_dim": 56, "num_hidden_layers": 8}),
+    "mixtral": ("mixtral", WIDE | {"num_hidden_layers": 17, "num_local_experts": 8, "sliding_window": None}),
+    "qwen3_moe": ("qwen3_moe", WIDE | {"num_hidden_layers": 16, "num_experts": 4, "moe_intermediate_size": 256, "norm_topk_prob": True}),
+    "phi3": ("phi3", WIDE | {"num_hidden_layers": 10}),
+}
+
+
+def counted(name: str, mix: str, folder: Path) -> int:
+    """Return the bytes that `count` says."""
+    family, fields = MODELS[name]
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": family, **KINDS[family].tiny, **fields}))
+    return int(count(str(folder), context=8, dtype=mix)["bytes.total"])
+
+
+def quantised(name: str, folder: Path) -> dict[str, int]:
+    """Return the bytes of the tensors that llama.cpp's quantiser writes, by mix."""
+    llama = pytest.importorskip("llama_cpp", reason="llama.cpp's Python package is not installed")
+    family, fields = MODELS[name]
+    convert(judge.make(family, "plain", **fields).folder, folder / "plain.gguf", quant="f32")
+    out = {}
+    for mix in MIXES:
+        how = llama.llama_model_quantize_default_params()
+        how.ftype, how.nthread = LlamaFileType[f"MOSTLY_{mix.upper()}"], 1
+        assert llama.llama_model_quantize(str(folder / "plain.gguf").encode(), str(folder / "mixed.gguf").encode(), how) == 0
+        out[mix] = sum(int(t.n_bytes) for t in GGUFReader(folder / "mixed.gguf").tensors)
+    return out
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_mix_has_the_bytes_of_llama_cpps_file(name: str, tmp_path: Path) -> None:
+    assert {mix: counted(name, mix, tmp_path / "model") for mix in MIXES} == WRITTEN[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_llama_cpp_still_writes_those(name: str, tmp_path: Path) -> None:
+    assert quantised(name, tmp_path) == WRITTEN[name]
+
+
+def test_each_rule_counts(tmp_path: Path) -> None:
+    for rule, name in (("more", "llama of 19 layers"), ("SMALLER", "qwen2 of 224 columns")):
+        with swapped(gguf_mixes, rule, (lambda *_: False) if rule == "more" else {}):
+            assert counted(name, "q4_k_m", tmp_path / "model") != WRITTEN[name]["q4_k_m"]
+
+
+def test_no_mix_without_a_file(tmp_path: Path) -> None:
+    with pytest.raises(PellucidError, match="q4_k_m is a mix of GGUF files"):
+        count("deepseek-v3", dtype="q4_k_m")
