@@ -60,6 +60,7 @@ class Attention(AttentionSpec):
     qk_joint: bool = False  # qk_norm is by the root mean square of all heads of a row together (arXiv 2501.00656)
     norm_turned: bool = False  # qk_norm stands behind rope (Hunyuan)
     clip: float | None = None  # the most that a number of a query, key or value may be, either way (OLMo, MPT)
+    key_factor: float = 1.0  # of every key (Falcon-H1)
 
     stored: ClassVar[tuple[str, ...]] = "G·K", "G·W"
 
@@ -177,6 +178,7 @@ class Mlp:
     act: str = "silu"
     gated: bool = True
     bias: bool = False
+    gate_factor: float = 1.0  # of the gate, before its activation (Falcon-H1)
 
     experts: ClassVar[int] = 0
     chosen: ClassVar[int] = 0
@@ -238,7 +240,8 @@ class Layer:
     before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own;
     "after": after each part, of what it made (OLMo 2);  "half": before the feed-forward part alone (ModernBERT's first block, whose rows
     come from a norm);  "bare": as "pre", without the sums.  gain: of what each part made, before it is
-    added (Granite).  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).
+    added (Granite).  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).  beside: what mixes the same normed
+    rows beside attention, so that both are added (Falcon-H1).  factors: of what a part makes, ("mamba", 0.5), or reads, ("mamba.in", 2.0).
     """
 
     attn: AnyAttention
@@ -247,6 +250,18 @@ class Layer:
     order: str = "pre"
     gain: float = 1.0
     ranks: tuple[tuple[str, int], ...] = ()
+    beside: AnyAttention | None = None
+    factors: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def mixers(self) -> tuple[AnyAttention, ...]:
+        """Return what mixes the block's rows: one spec, or two side by side."""
+        return (self.attn,) if self.beside is None else (self.attn, self.beside)
+
+    @property
+    def state(self) -> int:
+        """Return the numbers of the states that a text has in this block."""
+        return sum(one.state for one in self.mixers)
 
 
 @dataclass(frozen=True)

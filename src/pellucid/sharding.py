@@ -189,7 +189,7 @@ def check(model: Decoder | EncoderDecoder, ranks: Ranks) -> None:
 def specs(cfg: Config) -> Iterator[AnyAttention | AnyFfn]:
     """Yield the specs of a model's parts."""
     for layer in (*(cfg.encoder or ()), *cfg.layers):
-        yield from (spec for spec in (layer.attn, layer.cross, layer.ffn) if spec is not None)
+        yield from (spec for spec in (*layer.mixers, layer.cross, layer.ffn) if spec is not None)
 
 
 def counts(spec: AnyAttention | AnyFfn, ranks: Ranks) -> Iterator[tuple[int, str, str]]:

@@ -17,7 +17,7 @@ from pellucid.documents import count as bill_json
 from tiny import DECODERS, LLAMA, swapped
 from tiny import FAMILIES as TINY
 
-FAMILIES: dict[str, Config] = {**TINY, **{f: config_of(f, "plain") for f in ("lfm2", "qwen3_5_text", "granitemoehybrid")}}
+FAMILIES: dict[str, Config] = {**TINY, **{f: config_of(f, "plain") for f in ("lfm2", "qwen3_5_text", "granitemoehybrid", "falcon_h1")}}
 
 H100 = Device.of(catalog.devices()["h100"])
 H200 = Device.of(catalog.devices()["h200"])

@@ -32,7 +32,7 @@ from tiny import LLAMA, ids, swapped, tiny
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no kernels here")
 DECODED = [(f, q) for f, q in COVER if KINDS[f].task in ("CausalLM", "Seq2SeqLM")]
-STATES = ["qwen3_next", "granitemoehybrid", "mamba2", "lfm2"]
+STATES = ["qwen3_next", "granitemoehybrid", "mamba2", "lfm2", "falcon_h1"]
 SETTINGS = {
     "greedy": Sampling(), "sampled": Sampling(1.0, seed=4), "cool": Sampling(0.6, seed=-7), "top_k": Sampling(0.9, top_k=5, seed=1),
     "top_p": Sampling(1.3, top_p=0.8, seed=2**64 - 1), "min_p": Sampling(1.0, min_p=0.1, seed=9),

@@ -82,7 +82,7 @@ def test_shapes_alone_have_no_number(api: Served) -> None:
     assert stack["start"] == [] and not any(b["norms"] or b["edges"] or b["feed"] for b in stack["blocks"])
 
 
-@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text", "granitemoehybrid", "mamba2"])
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text", "granitemoehybrid", "mamba2", "falcon_h1"])
 def test_what_stands_in_attentions_place_has_its_marks(family: str) -> None:
     """A block of each kind tells how much it adds, of every row; edges come from attention alone. Mamba-2's own have one part."""
     folder = str(judge(family).folder)

@@ -43,7 +43,7 @@ def stack(kind: str, layers: tuple[Layer, ...]) -> Iterator[DrawnPart]:
     """Yield the blocks of a stack, each followed by its parts."""
     for layer, same in groupby(layers):
         yield DrawnPart(kind, times=len(list(same)))
-        inner = [(layer.attn.part, attention(layer.attn))]
+        inner = [(one.part, attention(one)) for one in layer.mixers]
         inner += [("cross", attention(layer.cross))] if layer.cross is not None else []
         if layer.ffn.width:
             inner.append(("experts" if layer.ffn.experts else "ffn", feed_forward(layer.ffn)))

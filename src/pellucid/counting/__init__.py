@@ -155,7 +155,7 @@ def add_cache(bill: Bill, ran: Ran) -> None:
             each = sum(prod(shape) + prod(shape[:-1]) * size for shape in shapes)
         bill.numbers[f"cache.{layer}"] = Number(int(each), symbols, filled)
         a_token.append((layer, times, bill.numbers[f"cache.{layer}"]))
-        attn = bill.layer(layer).attn
+        attn = bill.mixer(layer)
         rows = attn.rows_kept(setting.context)
         if attn.uncompressed is not None and layer.endswith(".attn"):
             filled = f"{attn.heads}·({' + '.join(map(str, attn.uncompressed))})·{size:g}"

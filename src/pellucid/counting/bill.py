@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
-from pellucid.config import MIXERS, Config, Index, Layer
+from pellucid.config import MIXERS, AnyAttention, Config, Index, Layer
 from pellucid.counting import summary
 from pellucid.counting.distinct import PLACE, Distinct, LayerKind
 from pellucid.counting.number import Number
@@ -111,12 +111,17 @@ class Bill:
 
     def viewer(self, path: str) -> Layer:
         """Return the layer of the attention at `path`. An indexer scores every key, so its own view is not limited by its choice."""
-        layer = self.layer(path)
-        return replace(layer, attn=layer.attn.without_index()) if path.endswith(".indexer") else layer
+        layer, mixer = self.layer(path), self.mixer(path)
+        return replace(layer, attn=mixer.without_index() if path.endswith(".indexer") else mixer)
 
     def stored(self, path: str) -> tuple[str, ...]:
         """Return the letters of what the part at `path` stores of a token, one text for each tensor."""
-        return Index.stored if path.endswith(".indexer") else self.layer(path).attn.stored
+        return Index.stored if path.endswith(".indexer") else self.mixer(path).stored
+
+    def mixer(self, path: str) -> AnyAttention:
+        """Return the spec of what mixes rows at `path`, of the block's first where the path names none."""
+        layer, names = self.layer(path), path.split(".")
+        return next((one for one in layer.mixers if one.part in names), layer.attn)
 
 
 def part_of(path: str, active: Fraction) -> str:

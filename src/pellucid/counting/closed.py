@@ -40,6 +40,6 @@ def forms(bill: Bill, path: str, rows: int, seen: int, source: int) -> Iterator[
     if layer.ffn.experts and path.endswith(".ffn"):
         d, e = bill.config.width, layer.ffn.experts  # three matrices an expert, and the router's
         yield "T·(A·3·D·F + D·E)", (rows, (layer.ffn.chosen * 3 * d * layer.ffn.width, d * e))
-    attn = layer.cross if path.endswith(".cross") else layer.attn
+    attn = layer.cross if path.endswith(".cross") else bill.mixer(path)
     if attn is not None:
         yield from attn.products(rows, seen, source)

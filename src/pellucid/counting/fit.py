@@ -17,7 +17,7 @@ MOST = 2**40
 def bytes_held(bill: Bill, context: int, batch: int) -> int:
     """Return the bytes of the weights and of the cache of `batch` requests of `context` tokens."""
     each = [(name, int(n)) for name, n in bill.below("cache") if PLACE.fullmatch(name)]
-    cache = sum(n * multiplicity(bill, name) * bill.layer(name).attn.rows_kept(context) for name, n in each)
+    cache = sum(n * multiplicity(bill, name) * bill.mixer(name).rows_kept(context) for name, n in each)
     cache += sum(int(n) * multiplicity(bill, name) for name, n in bill.below("states"))
     if "cache.bytes_per_source_token" in bill:
         cache += int(bill["cache.bytes_per_source_token"]) * (bill.setting.source or context)

@@ -157,7 +157,7 @@ class Rank:
         return float(size(c, s.weights, s.activations, shard(self.bill, c, self.split)))
 
     def row_bytes(self, path: str) -> float:
-        return requests(self.bill, self.split) * part(self.bill.layer(path).attn, int(self.bill[f"cache.{path}"]), self.split)
+        return requests(self.bill, self.split) * part(self.bill.mixer(path), int(self.bill[f"cache.{path}"]), self.split)
 
     def state_bytes(self, path: str) -> float:
         return requests(self.bill, self.split) * float(self.bill[f"states.{path}"])
@@ -187,7 +187,7 @@ class Rank:
         s, mine, layers = self.bill.setting, requests(self.bill, self.split), []
         for name, _ in self.bill.below("cache"):
             if PLACE.fullmatch(name) and (times := self.copies(name, multiplicity(self.bill, name))):
-                rows = self.bill.layer(name).attn.rows_kept(s.context)
+                rows = self.bill.mixer(name).rows_kept(s.context)
                 layers.append((name, times, product(f"rows·B·cache.{name}", rows=rows, mine=mine, row=int(self.row_bytes(name)) // mine)))
         for name, each in self.bill.below("states"):
             if times := self.copies(name, multiplicity(self.bill, name)):
@@ -311,7 +311,7 @@ def kept(groups: int, ranks: int) -> int:
 def on_every_rank(bill: Bill, path: str) -> bool:
     """True for what stands in attention's place, and has no heads that attend: each rank has all of it."""
     match = PLACE.fullmatch(path)
-    attn = bill.layer(path).attn if match is not None else None
+    attn = bill.mixer(path) if match is not None else None
     return match is not None and attn is not None and not attn.heads and match["rest"].split(".")[1:2] == [attn.part]
 
 

@@ -61,7 +61,7 @@ def closed_forms(bill: Bill) -> list[ClosedForm]:
         active, batch = int(bill["parameters.active"]), bill.setting.batch
         counted = int(bill["flops.decode"]) // batch
         rest = matrices(bill)
-        states = 2 * sum(one.attn.state_products * one.attn.state for one in cfg.layers)
+        states = 2 * sum(mixer.state_products * mixer.state for one in cfg.layers for mixer in one.mixers)
         because = (
             ("scores", counted - 2 * rest - states),
             *((("states", states),) if states else ()),

@@ -20,7 +20,7 @@ GROUPS = 8  # of most models with GQA
 
 def kinds(cfg: Config) -> str:
     """Return the kinds of attention of a model's layers."""
-    return ", ".join(dict.fromkeys(layer.attn.kind for layer in cfg.layers))
+    return ", ".join(dict.fromkeys(mixer.kind for layer in cfg.layers for mixer in layer.mixers))
 
 
 def with_attention(cfg: Config, text: str) -> Config:

@@ -186,7 +186,7 @@ def of_transformers(module: Any, family: Family) -> Iterator[tuple[str, tuple[st
         common = ".".join(first for first, *rest in takewhile(alike, zip(*(name.split(".") for name in inside), strict=False)))
         outside = (theirs for path, theirs in named.items() if not path.startswith(f"{at}."))
         name = at.rpartition(".")[2]
-        if name in family.residual_inside or len(inside) < 2 or common in taken or any(f"{o}.".startswith(f"{common}.") for o in outside):
+        if name in family.does_more or len(inside) < 2 or common in taken or any(f"{o}.".startswith(f"{common}.") for o in outside):
             continue
         yield common, (f"{at}.{part.leaves}" if name.isdigit() else at,)
 

@@ -61,5 +61,5 @@ FAMILY = Family(
     rules=rules,
     respell=gpt2.respell,
     architecture="BloomForCausalLM",
-    residual_inside=("attn", "ffn"),
+    does_more=("attn", "ffn"),
 )

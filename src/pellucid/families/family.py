@@ -23,7 +23,7 @@ class Family:
     saved_config(hf): the config.json that `save` writes, where it is not the one that was read.
     text_model: the model_type of the text model, where the checkpoint also has a vision part, which is not read.
     architecture: the class of the language model in transformers, written to config.json.
-    residual_inside: parts whose module in transformers adds the residual too, so that its output is not ours.
+    does_more: parts whose module in transformers does more than ours, such as adding the residual, so that its output is not ours.
     name: the model_type; the registry sets it from the file's name.
     """
 
@@ -36,7 +36,7 @@ class Family:
     saved_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     text_model: str | None = None
     architecture: str | None = None
-    residual_inside: tuple[str, ...] = ()
+    does_more: tuple[str, ...] = ()
     name: str = ""
 
     def rules_for(self, cfg: Config) -> tuple[Rule, ...]:

@@ -67,7 +67,7 @@ def pairs(family: Family, model: Decoder | EncoderDecoder, other: nn.Module) -> 
     parts = {p: ModulePair(p, shared(names, known, taken)) for p, names in inside.items() if p not in leaves and called(own[p])}
     outer = {above for path in parts for above in parts if path.startswith(f"{above}.") and inside[path] == inside[above]}
     alike = {path: p for path, p in parts.items() if modules_in(p.theirs, taken) <= inside[path] and path not in outer}
-    paired = {path: p for path, p in (alike | leaves).items() if path.rpartition(".")[2] not in family.residual_inside}
+    paired = {path: p for path, p in (alike | leaves).items() if path.rpartition(".")[2] not in family.does_more}
     return [replace(paired[path], theirs=paths[paired[path].theirs]) for path in own if path in paired]
 
 

@@ -58,4 +58,4 @@ RULES = (
     Rule("lm_head.*", "head.*"),
 )
 
-FAMILY = Family(config=config, rules=RULES, architecture="MptForCausalLM", residual_inside=("ffn",))
+FAMILY = Family(config=config, rules=RULES, architecture="MptForCausalLM", does_more=("ffn",))

@@ -45,6 +45,7 @@ class Attention(nn.Module):
         self.relative = table
         self.buckets = spec.buckets
         self.rope, self.norm_turned, self.clip = spec.rope, spec.norm_turned, spec.clip
+        self.key_factor = spec.key_factor if spec.key_factor != 1.0 else None
         self.rms_eps = cfg.eps if spec.qk_rms else None
         self.temperature = spec.temper
         self.cap = spec.cap
@@ -63,6 +64,8 @@ class Attention(nn.Module):
         if self.clip is not None:
             q, k = tap(ops.clipped(q, self.clip), "q_clipped: B T H K"), tap(ops.clipped(k, self.clip), "k_clipped: B T G K")
             v = tap(ops.clipped(v, self.clip), "v_clipped: B T G K")
+        if self.key_factor is not None:
+            k = tap(ops.scaled(k, self.key_factor), "k_scaled: B T G K")
         if not self.norm_turned:
             q, k = self.apply_norms(q, k)
         if self.rope is not None:

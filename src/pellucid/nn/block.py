@@ -61,6 +61,7 @@ class Block(nn.Module):
     def __init__(self, cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> None:
         super().__init__()
         self.gain = spec.gain if spec.gain != 1.0 else None
+        self.factors = dict(spec.factors)
         self.mixer = spec.attn.part  # "attn", or the name of what stands in its place
         self.add_norms(self.mixer, cfg)
         self.add_module(self.mixer, attention(cfg, spec.attn, table))
@@ -87,11 +88,28 @@ class Block(nn.Module):
         return tap(ops.add(x, self.run(part, self.normed(f"{part}_norm", x), step)), f"{total}: B T D")
 
     def run(self, part: str, x: Tensor, step: Step) -> Tensor:
-        x = tap(getattr(self, part)(x, step), f"{part}: B T D")
-        return x if self.gain is None else tap(ops.scaled(x, self.gain), f"{part}_scaled: B T D")
+        if (factor := self.factors.get(f"{part}.in")) is not None:
+            x = tap(ops.scaled(x, factor), f"{part}_reads: B T D")
+        x, factor = tap(getattr(self, part)(x, step), f"{part}: B T D"), self.factors.get(part, self.gain)
+        return x if factor is None else tap(ops.scaled(x, factor), f"{part}_scaled: B T D")
 
     def normed(self, norm: str, x: Tensor) -> Tensor:
         return tap(getattr(self, norm)(x), f"{norm}: B T D")
+
+
+class TwoMixerBlock(Block):
+    """Two parts mix the rows of one norm, and what both made is added at once (Falcon-H1, arXiv 2507.22448)."""
+
+    def __init__(self, cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> None:
+        super().__init__(cfg, spec, table)
+        assert spec.beside is not None
+        self.beside = spec.beside.part
+        self.add_module(self.beside, attention(cfg, spec.beside, None))
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        rows = self.normed(f"{self.mixer}_norm", x)
+        mixed = ops.add(self.run(self.mixer, rows, step), self.run(self.beside, rows, step))
+        return self.sum(tap(ops.add(x, tap(mixed, "both: B T D")), "mid: B T D"), "ffn", "out", step)
 
 
 class PostBlock(Block):
@@ -172,7 +190,8 @@ ORDERS = {
 
 def block(cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> Block:
     assert spec.ffn.width or (spec.order == "pre" and spec.cross is None)  # a part alone has its norm before it
-    made: Block = ORDERS[spec.order](cfg, spec, table)
+    assert spec.beside is None or (spec.order == "pre" and spec.cross is None and spec.ffn.width)
+    made: Block = (ORDERS[spec.order] if spec.beside is None else TwoMixerBlock)(cfg, spec, table)
     for path, rank in spec.ranks:
         thin(made, path, rank)
     return made

@@ -54,8 +54,11 @@ class GatedMlp(Mlp):
     def __init__(self, cfg: c.Config, spec: c.Mlp) -> None:
         super().__init__(cfg, spec)
         self.gate = Linear(cfg.width, spec.width, spec.bias)
+        self.gate_factor = spec.gate_factor if spec.gate_factor != 1.0 else None
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
         x = self.ranks.shared(x)
         gate, up = tap(self.gate(x), "gate: B T F"), tap(self.up(x), "up: B T F")
+        if self.gate_factor is not None:
+            gate = tap(ops.scaled(gate, self.gate_factor), "gate_scaled: B T F")
         return self.down(tap(ops.gate(gate, up, self.act), "neurons: B T F"))  # type: ignore[no-any-return]

@@ -47,6 +47,28 @@ class GroupRmsNorm(RmsNorm):
         return ops.rms_groups(tap(ops.gate(gate, x, "silu"), "gated: B T H W"), self.weight, self.eps, self.groups)
 
 
+class ThenGatedRmsNorm(GroupRmsNorm):
+    """x [... H W] over the root mean square of each group of heads, times a weight, times the SiLU of a gate (Falcon-H1)."""
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        return ops.gate(gate, tap(ops.rms_groups(x, self.weight, self.eps, self.groups), "normed: B T H W"), "silu")
+
+
+class GateAlone(nn.Module):
+    """x times the SiLU of a gate of its shape, where no norm stands beside the gate."""
+
+    def __init__(self, width: int, eps: float, groups: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        return ops.gate(gate, x, "silu")
+
+
+GATED_NORMS: dict[str, type[GroupRmsNorm] | type[GateAlone]] = {
+    "of gated": GroupRmsNorm, "then gated": ThenGatedRmsNorm, "none": GateAlone,
+}  # fmt: skip
+
+
 class HeadsRmsNorm(RmsNorm):
     """x [... H K] over the root mean square of all heads of its row together, times a weight (OLMo 2, arXiv 2501.00656)."""
 

@@ -8,7 +8,7 @@ from pellucid import ops
 from pellucid.batch.states import MatrixState
 from pellucid.batch.step import Step
 from pellucid.nn.linear import Linear
-from pellucid.nn.norm import GroupRmsNorm
+from pellucid.nn.norm import GATED_NORMS
 from pellucid.nn.short_conv import convolved
 from pellucid.watching.tap import tap
 
@@ -33,22 +33,28 @@ class Mamba2(nn.Module):
         for name, sizes in {"x": heads, "b": shared, "c": shared}.items():
             self.register_parameter(f"{name}_kernel_bias", nn.Parameter(torch.zeros(sizes)) if spec.kernel_bias else None)
         self.log_rate, self.rate_bias, self.skip = (nn.Parameter(make(spec.state_heads)) for make in (torch.zeros, torch.ones, torch.ones))
-        self.norm = GroupRmsNorm(spec.state_heads * spec.row_width, cfg.eps, spec.groups)
+        self.norm = GATED_NORMS[spec.norm](spec.state_heads * spec.row_width, cfg.eps, spec.groups)
         self.o = Linear(spec.state_heads * spec.row_width, cfg.width, spec.bias)
         self.state = MatrixState(spec.rows, spec.state_shape)
         self.window, self.spec = spec.rows, spec
+        self.factors = dict(zip(("z", "x", "b", "c", "dt_in"), spec.factors, strict=False))
 
     def forward(self, u: Tensor, step: Step) -> Tensor:
         spec = self.spec
-        x = tap(self.x(u).unflatten(-1, (-1, spec.row_width)), "x: B T H W")
-        b = tap(self.b(u).unflatten(-1, (-1, spec.state_width)), "b: B T G K")
-        c = tap(self.c(u).unflatten(-1, (-1, spec.state_width)), "c: B T G K")
+        x = self.product(u, "x", "B T H W", spec.row_width)
+        b, c = self.product(u, "b", "B T G K", spec.state_width), self.product(u, "c", "B T G K", spec.state_width)
         last = step.store(self, x, b, c)
         x = convolved(x, last, 0, self.x_kernel, self.x_kernel_bias, spec.act, "x", "H W")
         b = convolved(b, last, 1, self.b_kernel, self.b_kernel_bias, spec.act, "b", "G K")
         c = convolved(c, last, 2, self.c_kernel, self.c_kernel_bias, spec.act, "c", "G K")
-        dt = tap(ops.softplus(tap(self.dt_in(u), "dt_in: B T H"), self.rate_bias, spec.least, spec.most), "dt: B T H")
+        dt = tap(ops.softplus(self.product(u, "dt_in", "B T H"), self.rate_bias, spec.least, spec.most), "dt: B T H")
         decay = tap(ops.decay(dt, self.log_rate), "decay: B T H")
         y = tap(ops.ssd(x, b, c, dt, decay, self.skip, step.states(self.state, decay)), "y: B T H W")
-        z = tap(self.z(u).unflatten(-1, (-1, spec.row_width)), "z: B T H W")
+        z = self.product(u, "z", "B T H W", spec.row_width)
         return self.o(tap(self.norm(y, z), "y_gated: B T H W").flatten(-2))  # type: ignore[no-any-return]
+
+    def product(self, u: Tensor, name: str, axes: str, width: int | None = None) -> Tensor:
+        """Return a product of the rows u by its name, in heads of this width, times its factor if it has one."""
+        y = getattr(self, name)(u)
+        y = tap(y if width is None else y.unflatten(-1, (-1, width)), f"{name}: {axes}")
+        return tap(ops.scaled(y, self.factors[name]), f"{name}_scaled: {axes}") if name in self.factors else y

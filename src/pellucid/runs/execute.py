@@ -131,7 +131,7 @@ def forget(traced: Trace) -> None:
 def square(loaded: LoadedModel, tokens: int) -> int:
     """Estimate the bytes of all scores, patterns and states for `tokens` tokens."""
     layers = (*loaded.config.layers, *(loaded.config.encoder or ()))
-    return sum(8 * one.attn.heads * tokens * tokens + 4 * one.attn.state * tokens for one in layers)
+    return sum(8 * one.attn.heads * tokens * tokens + 4 * one.state * tokens for one in layers)
 
 
 def choosing(loaded: LoadedModel, request: RunRequest, ids: Sequence[int]) -> Callable[[Tensor], int]:

@@ -119,7 +119,7 @@ def kv_cache(bill: Bill, width: int) -> list[Text]:
     windows = [w for one in bill.config.layers if (w := window(one)) is not None]
     if windows:
         out.append(Text(" " + say("count.windows", layers=len(windows), window=", ".join(map(count, sorted(set(windows))))), "dim"))
-    states = [one.attn.state for one in bill.config.layers if one.attn.state]
+    states = [one.state for one in bill.config.layers if one.state]
     if states:
         out.append(Text(" " + say("count.states", layers=len(states), bytes=scaled(4 * sum(states) * s.batch, "B")), "dim"))
     return out

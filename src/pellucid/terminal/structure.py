@@ -177,14 +177,15 @@ def settings(model: Model, everything: bool = False) -> Iterator[str]:
         for layer, same in groupby(layers):
             n = len(list(same))
             where = f"{name}.{at}" if n == 1 else f"{name}.{at} … {at + n - 1}"
-            parts = (layer.attn.part, layer.attn), ("cross", layer.cross), ("ffn", layer.ffn)
+            parts = *((one.part, one) for one in layer.mixers), ("cross", layer.cross), ("ffn", layer.ffn)
             specs = [
                 f"{part} {type(spec).__name__}({fields(spec, everything=everything)})"
                 for part, spec in parts
                 if spec is not None and dataclasses.fields(spec)
             ]
             thin = [f"{path} rank {rank}" for path, rank in layer.ranks]
-            yield f"{where}: " + "; ".join([*specs, *([] if layer.order == "pre" else [f"order {layer.order}"]), *thin])
+            factors = [f"{path} × {plain(factor)}" for path, factor in layer.factors]
+            yield f"{where}: " + "; ".join([*specs, *([] if layer.order == "pre" else [f"order {layer.order}"]), *thin, *factors])
             at += n
     if config.ignored:
         yield say("show.ignored", fields=", ".join(config.ignored))

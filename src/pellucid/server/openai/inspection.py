@@ -161,7 +161,7 @@ class Inspector:
                 sizes = {"T": prompt, "S": prompt, "H": loaded.config.heads, "V": loaded.config.vocab}
                 state = {"T", "K", "W"} <= {*letters}  # one for each token
                 if state or {"T", "S"} <= {*letters} or path == "logits":
-                    of_state = max(one.attn.state for one in loaded.config.layers) * prompt
+                    of_state = max(one.state for one in loaded.config.layers) * prompt
                     size = 4 * (of_state if state else prod(sizes.get(letter, 1) for letter in letters))
                     if size > self.limits.trace:
                         raise RequestError("server.table", 413, "pellucid", path=path, size=size, limit=self.limits.trace)
