@@ -7,7 +7,7 @@ import torch
 
 from judge import judge
 from pellucid.api.model import make
-from pellucid.documents.run_map import CELLS, EDGES, LEAST, map_document
+from pellucid.documents.run_map import CELLS, EDGES, LEAST, block_of, map_document, records
 from pellucid.runs.limits import LIMITS
 from pellucid.runs.request import RunRequest
 from pellucid.runs.worker import Stop
@@ -90,5 +90,19 @@ def test_what_stands_in_attentions_place_has_its_marks(family: str) -> None:
     document = session.new_run(RunRequest(folder, None, (3, 1, 4, 1, 5)), Stop())
     (stack,) = map_document(session.runs[document["run"]], 0, Stop())["stacks"]
     assert all(len(b["attention"]) == 5 and min(b["attention"]) > 0 for b in stack["blocks"])
-    assert [len(b["feed"]) for b in stack["blocks"]] == ([0, 0] if family == "mamba2" else [5] * 3)
-    assert [bool(b["edges"]) for b in stack["blocks"]] == ([False] * 2 if family == "mamba2" else [False, True, False])
+    assert [len(b["feed"]) for b in stack["blocks"]] == {"mamba2": [0, 0], "falcon_h1": [5, 5]}.get(family, [5] * 3)
+    edges = {"mamba2": [False] * 2, "falcon_h1": [True] * 2}.get(family, [False, True, False])
+    assert [bool(b["edges"]) for b in stack["blocks"]] == edges
+
+
+@pytest.mark.parametrize(("family", "parts"), [("gpt_neox", ("attn", "ffn")), ("falcon_h1", ("attn_scaled", "mamba_scaled"))])
+def test_two_parts_that_are_added_at_once_have_a_mark_each(family: str, parts: tuple[str, str]) -> None:
+    """Both are added to the stream that entered, and neither is taken for the stream."""
+    folder = str(judge(family).folder)
+    session = Session(folder, LIMITS)
+    run = session.runs[session.new_run(RunRequest(folder, None, (3, 1, 4, 1, 5)), Stop())["run"]]
+    sums = block_of(records(run, 0), "layers.0")
+    assert sums is not None and sums.enters.path == sums.added[0][2].path == ("scaled" if family == "falcon_h1" else "embed")
+    assert [x.path for _, x, _ in sums.added[:2]] == [f"layers.0.{part}" for part in parts]
+    document = map_document(run, 0, Stop())["stacks"][0]["blocks"][0]
+    assert len(document["attention"]) == len(document["feed"]) == 5

@@ -31,6 +31,7 @@ FAINT = 0.02  # a share below it is no edge
 TABLES = 1 << 27  # numbers of patterns that are computed for the document; of more, none is
 PARTS = (MIXERS, ("cross",), ("ffn",))
 NAMES = tuple(name for names in PARTS for name in names)
+BOTH = "both"  # the sum of two parts of a block, which is added to the stream at once
 PATTERNS = ("attn.pattern", "cross.pattern")
 
 
@@ -186,13 +187,14 @@ def block_of(step: dict[str, Seen], path: str) -> BlockSums | None:
     sums = [
         s
         for name, s in own.items()
-        if "." not in name and name not in NAMES and s.op == "add" and s.dims == "B T D" and s.inputs and s.inputs[0] in step
+        if "." not in name and name not in (*NAMES, BOTH) and s.op == "add" and s.dims == "B T D" and s.inputs and s.inputs[0] in step
     ]
+    both = own[BOTH].inputs if BOTH in own else ()  # two parts that read x at once
     if not sums:
         return None
     added = [
         (next((p for p in NAMES if one.removeprefix(f"{path}.").startswith(p)), ""), step[one], step[s.inputs[0]])
-        for s in sums for one in s.inputs[1:] if one in step
+        for s in sums for each in s.inputs[1:] for one in (both if each == f"{path}.{BOTH}" else (each,)) if one in step
     ]  # fmt: skip
     leaves = [s for name, s in own.items() if "." not in name and s.dims == "B T D"][-1]
     return BlockSums(step[sums[0].inputs[0]], added, leaves, *(own.get(name) for name in PATTERNS))
