@@ -90,7 +90,7 @@ class Mamba2(StateSpec):
     bias: bool = False  # of all products
     least: float = 0.0  # the limits of dt
     most: float | None = None
-    norm: str = "of gated"  # of what is read: "of gated", after its gate;  "then gated", before it;  "none", the gate alone
+    gated_norm: str = "of gated"  # of what is read: "of gated", after its gate;  "then gated", before it;  "none", the gate alone
     factors: tuple[float, ...] = ()  # of z, x, b, c and dt, before the convolutions (Falcon-H1)
 
     kind: ClassVar[str] = "Mamba-2"

@@ -111,7 +111,20 @@ _COVER = [
     ("umt5", "plain"),
 ]
 _PLAIN = ["bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
-_PLAIN += ["cohere", "gpt_neox", "granite", "nemotron", "exaone4", "olmo2", "lfm2", "minimax_m2", "qwen3_5_text", "mamba2", "nemotron_h", "falcon_h1"]
+_PLAIN += [
+    "cohere",
+    "gpt_neox",
+    "granite",
+    "nemotron",
+    "exaone4",
+    "olmo2",
+    "lfm2",
+    "minimax_m2",
+    "qwen3_5_text",
+    "mamba2",
+    "nemotron_h",
+    "falcon_h1",
+]
 _PLAIN += [
     "llama4_text",
     "marian",

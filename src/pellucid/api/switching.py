@@ -19,7 +19,7 @@ from pellucid.catalog.literal import hints
 from pellucid.config import Config, Layer, Rope
 from pellucid.errors import UseError, nearest
 from pellucid.nn.block import ORDERS
-from pellucid.nn.norm import NORMS
+from pellucid.nn.norm import GATED_NORMS, NORMS
 from pellucid.ops.gate import ACTS
 from pellucid.ops.kinds import plain
 from pellucid.ops.latent import FORMS
@@ -27,7 +27,7 @@ from pellucid.ops.latent import FORMS
 FIXED = {"context", "starts"}  # they say how a model is used, and are no part of what it computes
 CHOICES: dict[str, tuple[str, ...]] = {
     "norm": tuple(NORMS), "order": tuple(ORDERS), "act": (*ACTS, "clamped"), "transform": tuple(ACTS), "affinity": ("sigmoid", "softmax"),
-    "form": FORMS,
+    "form": FORMS, "gated_norm": tuple(GATED_NORMS),
 }  # fmt: skip
 FROM_0 = {"shared", "offset"}  # whole numbers that may be 0; all others begin with 1
 MOST = 2**31 - 1
@@ -235,8 +235,8 @@ BESIDE: dict[str, tuple[Callable[[Any], bool], Callable[[Any], str]]] = {
 
 
 def orders(one: Any) -> list[str]:
-    """Return the orders that a layer may have: of a part alone before it, of one with cross attention no parallel one."""
-    if not one.ffn.width:
+    """Return the orders that a layer may have: of a part alone, or of two side by side, before it; of cross attention no parallel one."""
+    if not one.ffn.width or one.beside is not None:
         return ["pre"]
     return [o for o in ORDERS if one.cross is None or not o.startswith("parallel")]
 

@@ -57,7 +57,7 @@ def mamba(hf: Fields) -> c.Mamba2:
         bias=bias,
         least=least,
         most=most,
-        norm=NORMS[hf.flag("mamba_rms_norm", False), hf.flag("mamba_norm_before_gate", True)],
+        gated_norm=NORMS[hf.flag("mamba_rms_norm", False), hf.flag("mamba_norm_before_gate", True)],
         factors=multipliers(hf, "ssm_multipliers", 5),
     )
 

@@ -33,7 +33,7 @@ class Mamba2(nn.Module):
         for name, sizes in {"x": heads, "b": shared, "c": shared}.items():
             self.register_parameter(f"{name}_kernel_bias", nn.Parameter(torch.zeros(sizes)) if spec.kernel_bias else None)
         self.log_rate, self.rate_bias, self.skip = (nn.Parameter(make(spec.state_heads)) for make in (torch.zeros, torch.ones, torch.ones))
-        self.norm = GATED_NORMS[spec.norm](spec.state_heads * spec.row_width, cfg.eps, spec.groups)
+        self.norm = GATED_NORMS[spec.gated_norm](spec.state_heads * spec.row_width, cfg.eps, spec.groups)
         self.o = Linear(spec.state_heads * spec.row_width, cfg.width, spec.bias)
         self.state = MatrixState(spec.rows, spec.state_shape)
         self.window, self.spec = spec.rows, spec
