@@ -26,10 +26,15 @@ from pellucid.checkpoint.gguf.packed_tensor import PackedTensor
 from pellucid.checkpoint.gguf.written_model import OF_FAMILY, differing, model_keys
 from pellucid.errors import PellucidError
 from pellucid.families.fields import Fields
+from pellucid.families.names import PLAIN, Layout
 from pellucid.ops.blocks import Blocks
 
 BLOCKED = [t for t in TYPES if t.dequantise is not None]
-SHARED = {"normalised": {"norm_topk_prob": True}, "own scale": {"query_pre_attn_scalar": 16}}
+SHARED: dict[str, dict[str, Any]] = {
+    "normalised": {"norm_topk_prob": True},
+    "own scale": {"query_pre_attn_scalar": 16},
+    "one width": {"linear_key_head_dim": 12, "linear_value_head_dim": 12},
+}
 # What each architecture has a key for: the quirk of tests/support/kinds, and fields that differ.
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("llama", "plain", {}), ("llama", "biases", {}), ("llama", "own head width", {}), ("llama", "linear", {}), ("llama", "llama3", {}),
@@ -44,6 +49,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("granitemoehybrid", "plain", {}), ("granitemoehybrid", "dense, one group, tied", {}),
     ("granitemoehybrid", "plain", {"position_embedding_type": "rope", "mamba_d_conv": 2}),
     ("nemotron_h", "plain", {}), ("nemotron_h", "one group, narrow", {"mlp_hidden_act": "relu2"}),
+    ("falcon_h1", "plain", {}), ("falcon_h1", "without multipliers, tied, normed", {"mamba_norm_before_gate": False}),
+    ("falcon_h1", "short, shared keys", {"hidden_act": "silu"}), ("qwen3_next", "plain", SHARED["one width"]),
+    ("qwen3_next", "by an interval", {**SHARED["one width"], "norm_topk_prob": True, "linear_num_key_heads": 4}),
 ]  # fmt: skip
 
 
@@ -80,12 +88,31 @@ def test_written_and_read_is_transformers(family: str, quirk: str, fields: dict[
             p.data = p.data.float().exp().double().log()
     model = load(tmp_path / "model.gguf", dtype="float64")
     assert apart(model, made, family) < 1e-9 and model.left == ()
-    assert [*differing(model.config, again.config)] == [] and model.stops == again.stops
+    assert [*differing(model.config, tensor_names.folded(again.config))] == [] and model.stops == again.stops
     names = {t.name for t in GGUFReader(tmp_path / "model.gguf").tensors}
     arch = next(n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == OF_FAMILY[family])
     known = {gguf.TENSOR_NAMES[t].format(bid=i) for t in gguf.MODEL_TENSORS[arch] for i in range(made.hf.config.num_hidden_layers)}
     known |= {gguf.TENSOR_NAMES[gguf.MODEL_TENSOR.ROPE_FACTORS_LONG], gguf.TENSOR_NAMES[gguf.MODEL_TENSOR.ROPE_FACTORS_SHORT]}
     assert {n.removesuffix(".weight").removesuffix(".bias") for n in names} <= known
+
+
+@pytest.mark.parametrize(
+    ("family", "quirk", "layout", "rows"),
+    [("mamba2", "one group, biases, tied", "in_groups", lambda groups: Layout(PLAIN.read, lambda ours: [x[None] for x in ours])),
+     ("qwen3_next", "plain", "ONE_ROW", PLAIN)],
+    ids=lambda c: str(c).split(",")[0],
+)  # fmt: skip
+def test_a_vector_may_be_a_matrix_of_one_row(family: str, quirk: str, layout: str, rows: Any, tmp_path: Path) -> None:
+    """llama.cpp's converters write [1, n] and its quantiser [n]; the layout of the written file alone is changed."""
+    made = judge.make(family, quirk, **(SHARED["one width"] if family == "qwen3_next" else {}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensor_names, layout, rows)
+        convert(made.folder, tmp_path / "rows.gguf", quant="f32")
+    convert(made.folder, tmp_path / "vectors.gguf", quant="f32")
+    shapes = [{t.name: [*t.shape] for t in GGUFReader(tmp_path / f"{name}.gguf").tensors} for name in ("rows", "vectors")]
+    assert shapes[0] != shapes[1]
+    (one, state), (other, same) = ((m, m.module.state_dict()) for m in (load(tmp_path / f"{name}.gguf") for name in ("rows", "vectors")))
+    assert one.config == other.config and all(torch.equal(state[n], same[n]) for n in state)
 
 
 @pytest.mark.parametrize("table", ["llama", "gemma2"])

@@ -26,7 +26,12 @@ from pellucid.watching.watch import watch
 from tiny import far, ids, swapped
 
 FAMILIES = ("qwen3_5_text", "qwen3_next", "granitemoehybrid", "nemotron_h", "mamba2", "falcon_h1")
-PARTS = {"qwen3_5_text": "delta", "granitemoehybrid": "mamba", "mamba2": "mamba", "falcon_h1": "mamba"}  # each kind, one without attention, one beside it
+PARTS = {
+    "qwen3_5_text": "delta",
+    "granitemoehybrid": "mamba",
+    "mamba2": "mamba",
+    "falcon_h1": "mamba",
+}  # each kind, one without attention, one beside it
 GREEDY = Sampling(temperature=0.0, seed=1)
 BOUNDS = {torch.float64: 1e-11, torch.float32: 1e-4}
 DTYPES = [*BOUNDS]

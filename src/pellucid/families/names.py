@@ -24,11 +24,13 @@ class Layout:
     """The conversion between tensors on disk and ours. read(disk tensors, our shapes) -> ours;  write(ours) -> disk tensors.
 
     views: `write` returns views of ours, so that a tensor on disk can be read straight into its place.
+    moves: both only move numbers, so that quantised blocks can be moved in the same way.
     """
 
     read: Callable[[list[Tensor], list[Shape]], list[Tensor]]
     write: Callable[[list[Tensor]], list[Tensor]]
     views: bool = False
+    moves: bool = True
 
 
 def _turn(x: Tensor) -> Tensor:

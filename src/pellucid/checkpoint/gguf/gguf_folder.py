@@ -99,7 +99,7 @@ class GgufFolder:
             if twice := sorted(header.tensors.keys() & entries.keys()):
                 left = entries[twice[0]].file.name
                 raise CheckpointError("index.twice", name=twice[0], left=left, right=header.file.name, folder=self.path.parent)
-            entries |= header.tensors
+            entries |= {name: one_row(entry) for name, entry in header.tensors.items()}
         if (total := self.keys.get("split.tensors.count", len(entries))) != len(entries):
             raise CheckpointError("gguf.split", file=self.path, found=len(entries), expected=total, name="split.tensors.count")
         return entries
@@ -241,6 +241,12 @@ class GgufFolder:
         """Return the tokenizer, None if the file has none; ids must be below `rows`."""
         made = tokenizer_keys.tokenizer(self.keys, str(self.path), self.architecture)
         return made if made is None or rows is None else made.fit(rows)
+
+
+def one_row(entry: Entry | PackedTensor) -> Entry | PackedTensor:
+    """Return a tensor that may be a matrix of one row as the vector that it is: converters write [1, n], and llama-quantize [n]."""
+    single = isinstance(entry, Entry) and len(entry.shape) == 2 and entry.shape[0] == 1 and tensor_names.ROW.fullmatch(entry.name)
+    return replace(entry, shape=entry.shape[1:]) if single else entry
 
 
 def form_of(entry: PackedTensor) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pellucid.checkpoint.gguf.gguf_source import GgufSource
-from pellucid.config import Attention, Config, Mamba2
+from pellucid.config import Attention, Config, GatedDelta, Mamba2
 from pellucid.errors import UseError
 
 SCALES = {"embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"}
@@ -116,4 +116,38 @@ def nemotron_h_keys(cfg: Config) -> dict[str, Any]:
     }  # fmt: skip
 
 
-KEYS = {"granitehybrid": granitehybrid_keys, "nemotron_h": nemotron_h_keys}  # beside those of the states
+def falcon_h1_keys(cfg: Config) -> dict[str, Any]:
+    """Return the keys of Falcon-H1 for a config; its multipliers stand in none, since they are in the weights."""
+    attn, ffn = cfg.layers[0].attn, cfg.layers[0].ffn
+    assert isinstance(attn, Attention) and attn.rope is not None
+    return {
+        "attention.head_count": attn.heads, "attention.head_count_kv": attn.kv_heads, "attention.key_length": attn.width,
+        "attention.value_length": attn.width, "rope.dimension_count": attn.rope.width, "rope.freq_base": attn.rope.theta,
+        "feed_forward_length": ffn.width, "context_length": cfg.context,
+    }  # fmt: skip
+
+
+def qwen3next_keys(cfg: Config) -> dict[str, Any]:
+    """Return the keys of Qwen3-Next for a config. A UseError for one whose layers are of one kind, or have no experts."""
+    attn = next((one.attn for one in cfg.layers if isinstance(one.attn, Attention)), None)
+    delta = next((one.attn for one in cfg.layers if isinstance(one.attn, GatedDelta)), None)
+    if attn is None or delta is None or attn.rope is None or not all(one.ffn.experts for one in cfg.layers):
+        raise UseError("convert.lost", architecture="qwen3next", found="layers.attn, layers.ffn")
+    ffn, keeps = cfg.layers[0].ffn, [isinstance(one.attn, GatedDelta) for one in cfg.layers]
+    return {
+        "vocab_size": cfg.vocab, "context_length": cfg.context, "embedding_length": cfg.width, "block_count": len(cfg.layers),
+        "feed_forward_length": ffn.width, "expert_feed_forward_length": ffn.width, "expert_shared_feed_forward_length": ffn.shared,
+        "expert_count": ffn.experts, "expert_used_count": ffn.chosen, "attention.head_count": attn.heads,
+        "attention.head_count_kv": attn.kv_heads, "attention.key_length": attn.width, "attention.value_length": attn.width,
+        "attention.layer_norm_rms_epsilon": cfg.eps, "rope.dimension_count": attn.rope.width, "rope.freq_base": attn.rope.theta,
+        "attention.recurrent_layers": keeps, "ssm.conv_kernel": delta.rows, "ssm.inner_size": delta.value_heads * delta.value,
+        "ssm.state_size": delta.key, "ssm.time_step_rank": delta.value_heads, "ssm.group_count": delta.key_heads,
+    }  # fmt: skip
+
+
+KEYS = {
+    "granitehybrid": granitehybrid_keys,
+    "nemotron_h": nemotron_h_keys,
+    "falcon-h1": falcon_h1_keys,
+    "qwen3next": qwen3next_keys,
+}  # beside those of the states

@@ -310,11 +310,46 @@ def mamba2(s: GgufSource) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def falcon_h1(s: GgufSource) -> dict[str, Any]:
+    """Return Falcon-H1's fields; the multipliers are in the weights."""
+    k = s.keys
+    fields = shared(s, "falcon_h1", "FalconH1ForCausalLM")
+    rotary(s, fields)
+    return fields | {
+        "mamba_d_ssm": k.integer("ssm.inner_size"), "mamba_n_heads": k.integer("ssm.time_step_rank"),
+        "mamba_d_state": k.integer("ssm.state_size"), "mamba_n_groups": k.integer("ssm.group_count"),
+        "mamba_d_conv": k.integer("ssm.conv_kernel"), "mamba_conv_bias": s.has("blk.0.ssm_conv1d.bias"),
+        "mamba_rms_norm": s.has("blk.0.ssm_norm.weight"), "mamba_norm_before_gate": False, "mlp_bias": s.has("blk.0.ffn_gate.bias"),
+    }  # fmt: skip
+
+
+def qwen3next(s: GgufSource) -> dict[str, Any]:
+    """Return Qwen3-Next's fields. Keys and values of a state are of one width, and so are all layers' experts."""
+    k = s.keys
+    fields = shared(s, "qwen3_next", "Qwen3NextForCausalLM")
+    part, layers = k.integer("rope.dimension_count", fields["head_dim"] // 4) / fields["head_dim"], fields["num_hidden_layers"]
+    rotary(s, fields, part)
+    width, heads, inner = k.integer("ssm.state_size"), k.integer("ssm.time_step_rank"), k.integer("ssm.inner_size")
+    k.relate(inner == heads * width, "ssm.inner_size == ssm.time_step_rank * ssm.state_size", inner=inner, heads=heads, state=width)
+    k.fixed("nextn_predict_layers", 0)
+    every = k.integer("full_attention_interval", 4)
+    keeps = k.get("attention.recurrent_layers", [(i + 1) % every != 0 for i in range(layers)])
+    if not isinstance(keeps, list) or len(keeps) != layers or any(n not in (0, 1) for n in keeps):
+        raise k.fault("attention.recurrent_layers", keeps, f"{layers} × (true | false)")
+    return fields | {
+        "partial_rotary_factor": part, "layer_types": ["linear_attention" if n else "full_attention" for n in keeps],
+        "linear_num_key_heads": k.integer("ssm.group_count"), "linear_key_head_dim": width, "linear_num_value_heads": heads,
+        "linear_value_head_dim": width, "linear_conv_kernel_dim": k.integer("ssm.conv_kernel"), "num_experts": k.integer("expert_count"),
+        "num_experts_per_tok": k.integer("expert_used_count"), "moe_intermediate_size": k.integer("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": k.integer("expert_shared_feed_forward_length"), "norm_topk_prob": True,
+    }  # fmt: skip
+
+
 ARCHITECTURES: dict[str, Callable[[GgufSource], dict[str, Any]]] = {
     "llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3moe": qwen3moe, "gemma": gemma, "gemma2": gemma2, "gemma3": gemma3,
     "phi3": phi3, "gpt2": gpt2, "glm4": glm4, "gpt-oss": gpt_oss, "granite": granite, "granitemoe": granite, "smollm3": smollm3,
     "arcee": arcee, "seed_oss": seed_oss, "olmo2": olmo2, "hunyuan-dense": hunyuan, "starcoder2": starcoder2, "mamba2": mamba2,
-    "granitehybrid": granitehybrid, "nemotron_h": nemotron_h,
+    "granitehybrid": granitehybrid, "nemotron_h": nemotron_h, "falcon-h1": falcon_h1, "qwen3next": qwen3next,
 }  # fmt: skip
 
 

@@ -7,14 +7,16 @@ blk.{i}.ffn_gate_exps.weight    layers.{i}.ffn.gate              all experts of 
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from pellucid.config import Config, Mamba2
-from pellucid.families.names import CHANNEL_BIASES, CHANNELS, PLAIN, SPLIT, Layout, Rule
+from pellucid.config import Attention, Config, GatedDelta, Layer, Mamba2, Mlp
+from pellucid.families.names import CHANNEL_BIASES, CHANNELS, PLAIN, SPLIT, Layout, Rule, Shape, grouped
 
-OFFSET = Layout(lambda disk, _: [x - 1 for x in disk], lambda ours: [x + 1 for x in ours])
+OFFSET = Layout(lambda disk, _: [x - 1 for x in disk], lambda ours: [x + 1 for x in ours], moves=False)
+ROW = re.compile(r"blk\.\d+\.(ffn_gate_inp_shexp|ssm_norm)\.weight")  # a vector, or a matrix of one row
 SETTING = re.compile(r"rope_freqs\.weight|rope_factors_(long|short)\.weight")  # read with the keys
 
 
@@ -38,8 +40,28 @@ RATE = Layout(lambda disk, _: [torch.log(-x[:, 0].double()) for x in disk], lamb
 COLUMN = Layout(lambda disk, _: [x[:, 0] for x in disk], lambda ours: [x[:, None] for x in ours])
 
 
+ONE_ROW = Layout(lambda disk, _: [x[None] for x in disk], lambda ours: [x[0] for x in ours])  # a matrix of one row, as a vector
+NEGATIVE_RATE = Layout(lambda disk, _: [torch.log(-x.double()) for x in disk], lambda ours: [-torch.exp(x.float()) for x in ours])
+
+
+def multiplied(*factors: float, inner: Layout = PLAIN) -> Layout:
+    """Return a layout that has the numbers of each of our tensors times its factor on disk."""
+    if all(factor == 1.0 for factor in factors):
+        return inner
+
+    def read(disk: list[Tensor], shapes: list[Shape]) -> list[Tensor]:
+        return [x / factor for x, factor in zip(inner.read(disk, shapes), factors, strict=True)]
+
+    def write(ours: list[Tensor]) -> list[Tensor]:
+        return inner.write([x.float() * factor for x, factor in zip(ours, factors, strict=True)])
+
+    return Layout(read, write, moves=False)
+
+
 def in_groups(groups: int) -> Layout:
-    """Return the layout of a norm's weight by groups, [G, inner / G]."""
+    """Return the layout of a norm's weight by groups, [G, inner / G]; a vector of one."""
+    if groups == 1:
+        return PLAIN
     return Layout(lambda disk, _: [x.flatten() for x in disk], lambda ours: [x.unflatten(0, (groups, -1)) for x in ours])
 
 
@@ -127,7 +149,7 @@ def olmo2(cfg: Config) -> tuple[Rule, ...]:
 
 def scan(cfg: Config) -> tuple[Rule, ...]:
     """Return the rules of Mamba-2's part and its norm, of any layer."""
-    spec = next(one.attn for one in cfg.layers if isinstance(one.attn, Mamba2))
+    spec = next(mixer for one in cfg.layers for mixer in one.mixers if isinstance(mixer, Mamba2))
     return (
         layer("attn_norm", "mamba_norm"),
         layer("ssm_in", tuple(f"mamba.{n}" for n in ("z", "x", "b", "c", "dt_in")), SPLIT),
@@ -168,9 +190,76 @@ def nemotron_h(cfg: Config) -> tuple[Rule, ...]:
     return tuple(out)
 
 
+def falcon_h1(cfg: Config) -> tuple[Rule, ...]:
+    """Return the table of a file whose weights have the multipliers in them."""
+    one = cfg.layers[0]
+    attn, scanned, ffn, by = one.attn, one.beside, one.ffn, dict(one.factors)
+    assert isinstance(attn, Attention) and isinstance(scanned, Mamba2)
+    reads, state = by.get("attn.in", 1.0), by.get("mamba.in", 1.0)
+    into = multiplied(*(n * state for n in scanned.factors or (1.0,) * 5), inner=SPLIT)
+    return (
+        Rule("token_embd.*", "embed.*", multiplied(cfg.embed_scale)),
+        Rule("output_norm.*", "norm.*"),
+        Rule("output.*", "head.*", multiplied(cfg.logit_factor)),
+        layer("attn_norm", "attn_norm"),
+        tensor("ffn_norm", "ffn_norm.weight"),  # without an ending, as llama.cpp has it
+        layer("attn_q", "attn.q", multiplied(reads)),
+        layer("attn_k", "attn.k", multiplied(reads * attn.key_factor)),
+        layer("attn_v", "attn.v", multiplied(reads)),
+        layer("attn_output", "attn.o", multiplied(by.get("attn", 1.0))),
+        layer("ssm_in", tuple(f"mamba.{n}" for n in ("z", "x", "b", "c", "dt_in")), into),
+        *scan(cfg)[2:-1],
+        layer("ssm_out", "mamba.o", multiplied(by.get("mamba", 1.0))),
+        layer("ffn_gate", "ffn.gate", multiplied(getattr(ffn, "gate_factor", 1.0))),
+        layer("ffn_up", "ffn.up"),
+        layer("ffn_down", "ffn.down", multiplied(by.get("ffn", 1.0))),
+    )
+
+
+def folded(cfg: Config) -> Config:
+    """Return the config of what `falcon_h1` writes, without the multipliers that are in the weights; any other config as it is.
+
+    One tensor cannot have those of an embedding and of another head tied to it.
+    """
+
+    def plain(one: Layer) -> Layer:
+        assert isinstance(one.attn, Attention) and isinstance(one.beside, Mamba2) and isinstance(one.ffn, Mlp)
+        attn, beside = replace(one.attn, key_factor=1.0), replace(one.beside, factors=())
+        return replace(one, attn=attn, beside=beside, ffn=replace(one.ffn, gate_factor=1.0), factors=())
+
+    if cfg.layers[0].beside is None or (cfg.tied and cfg.embed_scale != cfg.logit_factor):
+        return cfg
+    return replace(cfg, layers=tuple(map(plain, cfg.layers)), embed_scale=1.0, logit_factor=1.0)
+
+
+def qwen3next(cfg: Config) -> tuple[Rule, ...]:
+    """Return the table of attention whose queries and gates lie by heads, and of states whose two small products lie by key heads."""
+    attn = next(one.attn for one in cfg.layers if isinstance(one.attn, Attention))
+    delta = next(one.attn for one in cfg.layers if isinstance(one.attn, GatedDelta))
+    norms = {"attn_norm": ("attn_norm", "delta_norm"), "post_attention_norm": ("ffn_norm",)}
+    return (
+        *ends(OFFSET),
+        *(layer(disk, ours, OFFSET) for disk, names in norms.items() for ours in names),
+        layer("attn_q", ("attn.q", "attn.gate"), grouped(attn.heads)),
+        *QKVO[1:],
+        *(layer(f"attn_{n}_norm", f"attn.{n}_norm", OFFSET) for n in "qk"),
+        layer("attn_qkv", ("delta.q", "delta.k", "delta.v"), SPLIT),
+        layer("attn_gate", "delta.z"),
+        layer("ssm_ba", ("delta.b", "delta.a"), grouped(delta.key_heads)),
+        Rule("blk.{i}.ssm_conv1d.weight", tuple(f"layers.{{i}}.delta.{n}_kernel" for n in "qkv"), FLAT_CHANNELS),
+        tensor("ssm_dt.bias", "delta.rate_bias"),
+        tensor("ssm_a", "delta.log_rate", NEGATIVE_RATE),
+        layer("ssm_norm", "delta.norm"),
+        layer("ssm_out", "delta.o"),
+        *EXPERTS,
+        *(layer(f"ffn_{n}_shexp", f"ffn.shared.{n}") for n in ("gate", "up", "down")),
+        tensor("ffn_gate_inp_shexp.weight", "ffn.shared_gate.weight", ONE_ROW),
+    )
+
+
 TABLES: dict[str, Callable[[Config], tuple[Rule, ...]]] = {
     "llama": llama, "qwen2": qwen, "qwen3": qwen, "qwen3moe": qwen, "gemma": gemma, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3,
     "gpt2": gpt2, "glm4": glm4, "gpt-oss": gpt_oss, "granite": llama, "granitemoe": llama, "smollm3": llama, "arcee": llama,
     "seed_oss": seed_oss, "olmo2": olmo2, "hunyuan-dense": qwen, "starcoder2": qwen, "mamba2": mamba2, "granitehybrid": granitehybrid,
-    "nemotron_h": nemotron_h,
+    "nemotron_h": nemotron_h, "falcon-h1": falcon_h1, "qwen3next": qwen3next,
 }  # fmt: skip

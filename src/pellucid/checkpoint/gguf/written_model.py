@@ -18,8 +18,8 @@ from pellucid.checkpoint.gguf.gguf_writer import WrittenTensor
 from pellucid.checkpoint.gguf.hybrid_keys import KEYS as HYBRIDS
 from pellucid.checkpoint.gguf.hyperparameters import config_fields, llama3_factors
 from pellucid.checkpoint.gguf.packed_tensor import FORMS
-from pellucid.checkpoint.gguf.tensor_names import TABLES
-from pellucid.config import Attention, Config, LinearScaling, Llama3, LongRope, Mamba2, Moe, Rope, Yarn
+from pellucid.checkpoint.gguf.tensor_names import TABLES, folded
+from pellucid.config import Attention, Config, GatedDelta, LinearScaling, Llama3, LongRope, Mamba2, Moe, Rope, Yarn
 from pellucid.errors import UseError
 from pellucid.families import understand
 from pellucid.families.fields import Fields
@@ -34,7 +34,7 @@ OF_FAMILY = {
     "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma3": "gemma3", "phi3": "phi3", "gpt2": "gpt2", "glm4": "glm4",
     "gpt_oss": "gpt-oss", "granite": "granite", "granitemoe": "granitemoe", "smollm3": "smollm3", "arcee": "arcee",
     "seed_oss": "seed_oss", "olmo2": "olmo2", "hunyuan_v1_dense": "hunyuan-dense", "starcoder2": "starcoder2", "mamba2": "mamba2",
-    "granitemoehybrid": "granitehybrid", "nemotron_h": "nemotron_h",
+    "granitemoehybrid": "granitehybrid", "nemotron_h": "nemotron_h", "falcon_h1": "falcon-h1", "qwen3_next": "qwen3next",
 }  # fmt: skip
 WINDOWED = {"gemma2", "gemma3", "phi3", "gpt-oss"}
 KINDS = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0"}
@@ -54,7 +54,7 @@ def model_keys(name: str, cfg: Config) -> Keys:
     attn, ffn = cfg.layers[0].attn, cfg.layers[0].ffn
     keys: Keys
     if name in HYBRIDS:
-        scan = next((one.attn for one in cfg.layers if isinstance(one.attn, Mamba2)), None)
+        scan = next((mixer for one in cfg.layers for mixer in one.mixers if isinstance(mixer, Mamba2)), None)
         keys = ({} if scan is None else state_keys(cfg, scan)) | HYBRIDS[name](cfg)
         return {f"{name}.{key}": value for key, value in keys.items() if value is not None}
     if isinstance(attn, Mamba2):
@@ -126,13 +126,13 @@ def factor_tensors(cfg: Config) -> dict[str, Tensor]:
 def written_model(module: nn.Module, family: str, cfg: Config, quant: str) -> tuple[Keys, list[WrittenTensor]]:
     """Return the keys and the tensors of a model. quant: the type of its matrices; "" leaves each dtype as it is."""
     name = architecture(family)
-    if not isinstance(cfg.layers[0].attn, Attention | Mamba2):
+    if not isinstance(cfg.layers[0].attn, Attention | Mamba2 | GatedDelta):
         raise UseError("convert.family", found=family, allowed=All(OF_FAMILY))
     keys = model_keys(name, cfg)
     factors = factor_tensors(cfg)
     tensors = [WrittenTensor(n, "F32", tuple(t.shape), lambda t=t: t) for n, t in factors.items()]  # type: ignore[misc]
     tensors += named(module, name, cfg, quant)
-    compare(name, cfg, keys, factors, {t.name: tuple(t.shape) for t in tensors})
+    compare(name, folded(cfg), keys, factors, {t.name: tuple(t.shape) for t in tensors})
     return keys, tensors
 
 
@@ -163,7 +163,7 @@ def written(g: TensorGroup, ours: Mapping[str, Tensor], index: int) -> Tensor:
     """Return one of a group's tensors as it is on disk; blocks stay blocks."""
     values = [ours[n].detach() for n in g.ours]
     blocks = [v for v in values if isinstance(v, Blocks)]
-    if len(blocks) == len(values) and len({v.format for v in blocks}) == 1:
+    if g.layout.moves and len(blocks) == len(values) and len({v.format for v in blocks}) == 1:
         codes, scales = (g.layout.write([getattr(v, part) for v in blocks])[index] for part in ("codes", "scales"))
         return blocks[0].like(codes.contiguous(), scales.contiguous())
     plain = [v.plain(torch.float32) if isinstance(v, Blocks) else v for v in values]
