@@ -22,7 +22,8 @@ def latent(hf: Fields) -> c.Latent:
     return c.Latent(heads, q_rank, kv_rank, key, hf.integer("v_head_dim"), turn, hf.flag("attention_bias", False), scale=scale)
 
 
-def moe(hf: Fields) -> c.Moe:
+def moe(hf: Fields, normalised: bool = True) -> c.Moe:
+    """Return DeepSeek-V3's experts. normalised: whether shares are, where the file does not say."""
     hf.fixed("scoring_func", "sigmoid", "noaux_tc")  # dots.llm1's files give the method's name here too
     hf.fixed("topk_method", "noaux_tc")
     hf.fixed("moe_layer_freq", 1)
@@ -36,7 +37,7 @@ def moe(hf: Fields) -> c.Moe:
         groups=groups,
         groups_chosen=kept,
         scale=hf.number("routed_scaling_factor"),
-        normalised=hf.flag("norm_topk_prob", True),
+        normalised=hf.flag("norm_topk_prob", normalised),
         act=hf.choice("hidden_act", ACTS, "silu"),
     )
 

@@ -22,7 +22,7 @@ def windows(hf: Fields) -> list[int | None]:
 
 def config(hf: Fields) -> c.Config:
     hf.maybe("num_key_value_heads", stated=True)
-    attn, experts = llama.attention(hf, qk_norm=True), deepseek_v3.moe(hf)
+    attn, experts = llama.attention(hf, qk_norm=True), deepseek_v3.moe(hf, normalised=False)
     layers = moe_fields.dense_first(hf, attn, experts)
     return llama.decoder(hf, tuple(replace(one, attn=replace(attn, window=w)) for one, w in zip(layers, windows(hf), strict=True)))
 
