@@ -297,6 +297,7 @@ class Config:
     context: int | None = None  # tokens it was made for, None if its files do not say
     starts: int | None = None  # the id that a decoder of an encoder-decoder begins with
     stops: tuple[int, ...] = ()  # ids that end a text
+    shares: tuple[int, ...] = ()  # of each layer the first one with its weights; (): each has its own (ALBERT has one for all)
     ignored: tuple[str, ...] = ()  # fields of config.json that the user had ignored
 
     @property

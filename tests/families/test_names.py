@@ -65,7 +65,7 @@ def test_the_table_of_names_is_reversible(family: str, quirk: str) -> None:
 def test_faults_of_a_checkpoint_are_one_line(family: str) -> None:
     good, (kind, cfg) = disk(family), understand(judge(family).config)
     filled(family, good)
-    name = sorted(n for n in good if ".1." in n)[-1]
+    name = sorted(n for n in good if ".1." in n or family == "albert")[-1]  # whose blocks have one block's weights
     named = {n.replace("*", "weight"): r.disk.replace("*", "weight") for r in kind.rules_for(cfg) for n in r.names}
     head, embed = named["head.weight"], named["embed.weight"]
     faults: list[tuple[str, dict[str, Tensor], list[str]]] = [

@@ -59,6 +59,7 @@ def missing(cover: Iterable[Case], cases: Iterable[Case]) -> dict[Case, set[Feat
 
 
 _COVER = [
+    ("albert", "two groups"),
     ("apertus", "plain"),
     ("bert", "plain"),
     ("bert", "relu, one kind"),
@@ -110,7 +111,7 @@ _COVER = [
     ("t5", "plain"),
     ("umt5", "plain"),
 ]
-_PLAIN = ["bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
+_PLAIN = ["albert", "bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
 _PLAIN += [
     "cohere",
     "gpt_neox",

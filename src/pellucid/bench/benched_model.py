@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 
 from pellucid.checkpoint.disk import require_memory
-from pellucid.checkpoint.fill import place, retie, targets
+from pellucid.checkpoint.fill import place, targets
 from pellucid.checkpoint.packing import Packing
 from pellucid.config import Config
 from pellucid.errors import UseError
-from pellucid.nn.transformer import Decoder, build, cast
+from pellucid.nn.transformer import Decoder, build, cast, retie
 from pellucid.watching.meta import META
 
 BLOCK = 1_000_003  # numbers that are drawn; a prime, so that no two rows of a matrix are alike

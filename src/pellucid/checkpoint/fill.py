@@ -17,7 +17,7 @@ from pellucid.config import Config
 from pellucid.errors import CheckpointError
 from pellucid.families.family import Family
 from pellucid.families.names import Rule, TensorGroup, plan, spelling
-from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.nn.transformer import Decoder, EncoderDecoder, retie
 from pellucid.ops import huge_pages
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.precision import wide
@@ -144,13 +144,6 @@ def place(model: nn.Module, name: str, shape: torch.Size, stored: torch.dtype, d
     value = huge_pages.empty(shape, dtype or stored)
     part._parameters[leaf] = nn.Parameter(value, requires_grad=False)
     return value
-
-
-def retie(model: nn.Module) -> None:
-    """Point a tied head at the embedding's new parameter."""
-    config = getattr(model, "config")  # noqa: B009
-    if config.tied:
-        model.get_submodule("head")._parameters["weight"] = model.get_submodule("embed")._parameters["weight"]
 
 
 def unfill(model: nn.Module, rules: tuple[Rule, ...]) -> Iterator[tuple[str, Tensor]]:

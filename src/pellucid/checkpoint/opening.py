@@ -9,7 +9,7 @@ import torch
 
 from pellucid.checkpoint.default_dtype import Precision, precision
 from pellucid.checkpoint.disk import require_memory
-from pellucid.checkpoint.fill import fill, retie
+from pellucid.checkpoint.fill import fill
 from pellucid.checkpoint.folder import GGUF, Folder, refuse_file
 from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, folder_of
 from pellucid.checkpoint.hub import fetch, is_hub_id
@@ -18,7 +18,7 @@ from pellucid.config import Config
 from pellucid.errors import UseError
 from pellucid.families import understand
 from pellucid.families.family import Family
-from pellucid.nn.transformer import Decoder, EncoderDecoder, build, cast
+from pellucid.nn.transformer import Decoder, EncoderDecoder, build, cast, retie
 from pellucid.watching.meta import META
 
 SPECIMENS = Path(__file__).parents[1] / "specimens"

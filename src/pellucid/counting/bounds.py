@@ -177,8 +177,9 @@ def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None, 
         if phase == "decode" and (c.path.startswith("encoder.") or ".cross.k." in c.path or ".cross.v." in c.path):
             continue  # the source was read before
         where = "head" if c.path == "embed.weight" else unit(c.path)
+        times = uses(bill, c)
         share = 1.0 if c.active == 1 else chosen(bill, c.path, rows * s.batch)
-        moved[where] = moved.get(where, 0.0) + own.copies(where if where == "head" else c.path, c.times) * share * own.bytes(c)
+        moved[where] = moved.get(where, 0.0) + own.copies(where if where == "head" else c.path, times) * share * own.bytes(c)
     for name, _ in bill.below("cache"):
         if PLACE.fullmatch(name):
             read = pairs(bill.viewer(name), 1, before) + rows - 1 if phase == "decode" else rows
@@ -195,6 +196,11 @@ def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None, 
             f, m = flops.get(path, 0.0), moved.get(path, 0.0)
             out.append(Part(path, times, f, m, f / peak, m / device.bandwidth))
     return out
+
+
+def uses(bill: Bill, c: Counted) -> int:
+    """Return how often a step reads a weight and those like it: blocks that share weights read them one after another."""
+    return multiplicity(bill, c.path) if bill.config.shares else c.times
 
 
 def multiplicity(bill: Bill, path: str) -> int:

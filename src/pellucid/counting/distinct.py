@@ -68,12 +68,14 @@ def alike(layer: int) -> object:
 def distinct(cfg: Config, copies: int = 1, apart: Callable[[int], object] = alike) -> Distinct:
     """Return the reduced config of a model, with at most `copies` layers of each kind.
 
-    apart: what tells layers of a decoder with the same spec from one another, by their numbers.
+    apart: what tells layers of a decoder with the same spec from one another, by their numbers, beside whose weights they have
+    (see Config.shares).
     """
     own = "" if cfg.encoder is None else "decoder."
-    layers, kinds = reduced(own, cfg.layers, copies, apart)
+    layers, kinds = reduced(own, cfg.layers, copies, lambda i: (apart(i), cfg.shares[i] if cfg.shares else None))
+    shares = tuple(kind.built[0] for kind in kinds for _ in kind.built) if cfg.shares else ()
     if cfg.encoder is None:
-        return Distinct(replace(cfg, layers=layers), tuple(kinds))
+        return Distinct(replace(cfg, layers=layers, shares=shares), tuple(kinds))
     encoder, more = reduced("encoder.", cfg.encoder, copies)
     return Distinct(replace(cfg, layers=layers, encoder=encoder), (*more, *kinds))
 

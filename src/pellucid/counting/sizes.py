@@ -19,7 +19,7 @@ SLACK = 2  # up to this multiple of what is stored, missing tensors are named on
 def judge_sizes(cfg: Config, folder: Folder | GgufFolder) -> None:
     """Refuse a config with more layers than the folder has tensors, or with many more numbers than it holds.
 
-    Every layer has at least one tensor of its own on disk, and a number is stored once.
+    Every layer has at least one tensor of its own on disk, and a number is stored once. Blocks that share weights are few (24 in ALBERT).
     """
     names, layers = folder.names(), len(cfg.layers) + len(cfg.encoder or ())
     if layers > len(names):
@@ -30,9 +30,9 @@ def judge_sizes(cfg: Config, folder: Folder | GgufFolder) -> None:
 
 
 def numbers(cfg: Config) -> int:
-    """Return the number of parameters of a model, by building one layer of each kind."""
+    """Return the number of parameters of a model, by building one layer of each kind; layers that share weights have them once."""
     few = distinct(cfg)
     with META:
         module = build(few.config)
     places = ((few.place(path), p.numel()) for path, p in module.named_parameters())
-    return sum(count * at[1] for at, count in places if at is not None)
+    return sum(count * (1 if cfg.shares else at[1]) for at, count in places if at is not None)

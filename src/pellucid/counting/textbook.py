@@ -9,6 +9,7 @@ a token     2·N FLOP          each weight multiplies once
 from dataclasses import dataclass
 
 from pellucid.counting.bill import Bill, Counted, grouped
+from pellucid.counting.bounds import uses
 from pellucid.counting.number import Number
 
 
@@ -30,8 +31,8 @@ def multiplied(bill: Bill, c: Counted) -> bool:
 
 
 def matrices(bill: Bill) -> int:
-    """Return the numbers in the matrices that one token is multiplied with."""
-    return sum(c.times * int(c.weight.count * c.active) for c in bill.weights if multiplied(bill, c))
+    """Return the numbers in the matrices that one token is multiplied with, one that several blocks share as often as they do."""
+    return sum(uses(bill, c) * int(c.weight.count * c.active) for c in bill.weights if multiplied(bill, c))
 
 
 def closed_forms(bill: Bill) -> list[ClosedForm]:

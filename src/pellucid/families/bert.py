@@ -16,14 +16,15 @@ from pellucid.families.names import Rule
 POOLER = {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"}
 
 
-def config(hf: Fields) -> c.Config:
+def config(hf: Fields, act: str = "gelu") -> c.Config:
+    """Return the Config of BERT's fields. act: the activation of a file that names none."""
     width, heads, layers = hf.integer("hidden_size"), hf.integer("num_attention_heads"), hf.integer("num_hidden_layers", high=100_000)
     hf.relate(width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
     hf.read |= POOLER
     hf.fixed("position_embedding_type", "absolute")
     hf.fixed("is_decoder", False)
     hf.fixed("tie_word_embeddings", True)
-    act, positions = hf.choice("hidden_act", ACTS, "gelu"), hf.integer("max_position_embeddings", 512)
+    act, positions = hf.choice("hidden_act", ACTS, act), hf.integer("max_position_embeddings", 512)
     attn = c.Attention(heads, heads, width // heads, bias=True, out_bias=True, causal=False)
     cfg = c.Config(
         vocab=hf.integer("vocab_size"),

@@ -19,14 +19,21 @@ def ending(cfg: c.Config, head: bool, pooler: bool) -> c.Config:
     return replace(cfg, head=head, tied=head, head_bias=head, transform=ffn.act if head else None, pooler=pooler)
 
 
+def embeddings(name: str) -> tuple[Rule, ...]:
+    """Return the table of the embeddings; `name` is the model's in transformers."""
+    return (
+        Rule(f"{name}.embeddings.word_embeddings.*", "embed.*"),
+        Rule(f"{name}.embeddings.position_embeddings.*", "positions.*"),
+        Rule(f"{name}.embeddings.token_type_embeddings.*", "types.*"),
+        Rule(f"{name}.embeddings.LayerNorm.*", "embed_norm.*"),
+    )
+
+
 def stack(name: str) -> tuple[Rule, ...]:
     """Return the table of everything below the head; `name` is the model's in transformers, with which all names begin."""
-    embeddings, layer = f"{name}.embeddings", f"{name}.encoder.layer.{{i}}"
+    layer = f"{name}.encoder.layer.{{i}}"
     return (
-        Rule(f"{embeddings}.word_embeddings.*", "embed.*"),
-        Rule(f"{embeddings}.position_embeddings.*", "positions.*"),
-        Rule(f"{embeddings}.token_type_embeddings.*", "types.*"),
-        Rule(f"{embeddings}.LayerNorm.*", "embed_norm.*"),
+        *embeddings(name),
         *(Rule(f"{layer}.attention.self.{n}.*", f"layers.{{i}}.attn.{n[0]}.*") for n in ("query", "key", "value")),
         Rule(f"{layer}.attention.output.dense.*", "layers.{i}.attn.o.*"),
         Rule(f"{layer}.attention.output.LayerNorm.*", "layers.{i}.attn_norm.*"),

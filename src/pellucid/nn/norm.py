@@ -50,7 +50,7 @@ class GroupRmsNorm(RmsNorm):
 class ThenGatedRmsNorm(GroupRmsNorm):
     """x [... H W] over the root mean square of each group of heads, times a weight, times the SiLU of a gate (Falcon-H1)."""
 
-    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:  # type: ignore[override]
         return ops.gate(gate, tap(ops.rms_groups(x, self.weight, self.eps, self.groups), "normed: B T H W"), "silu")
 
 

@@ -30,6 +30,13 @@ def run(block: nn.Module, x: Tensor, step: Step) -> Tensor:
     return block(x, step)  # type: ignore[no-any-return]
 
 
+def share_weights(blocks: nn.ModuleList, shares: tuple[int, ...]) -> None:
+    """Give each block the very parameters of the one that it shares its weights with."""
+    for own, first in zip(blocks, shares, strict=False):
+        for path, part in own.named_modules():
+            part._parameters.update(blocks[first].get_submodule(path)._parameters)
+
+
 class Stack(nn.Module):
     """What changes the embedding's rows (`add_entry`), the blocks, and the last norm. Blocks share a table of distance biases, if any.
 
@@ -45,6 +52,7 @@ class Stack(nn.Module):
         shared = first is not None and first.buckets is not None and not first.buckets.own
         table = Embedding(first.buckets.count, first.heads) if shared else None  # type: ignore[union-attr]
         self.layers = nn.ModuleList(block(cfg, layer, table) for layer in layers)
+        share_weights(self.layers, cfg.shares)
         self.norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.final_norm else None
 
     def add_entry(self, cfg: c.Config) -> None:
@@ -189,6 +197,15 @@ def build(cfg: c.Config) -> Decoder | EncoderDecoder:
         return kind(cfg)
     except RuntimeError as broken:  # more bytes than 63 bits count, or than the machine has
         raise ConfigError("config.huge", reason=str(broken).split("\n")[0]) from None
+
+
+def retie(model: Decoder | EncoderDecoder) -> None:
+    """Point a tied head, and blocks that share weights, at the first one's parameters, which may be new."""
+    config: c.Config = model.config
+    if config.tied:
+        model.head._parameters["weight"] = model.embed._parameters["weight"]
+    if config.shares:
+        share_weights(model.get_submodule("layers"), config.shares)  # type: ignore[arg-type]
 
 
 def cast(model: Kind, dtype: torch.dtype) -> Kind:
