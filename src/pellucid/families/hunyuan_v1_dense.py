@@ -29,7 +29,14 @@ def grown(hf: Fields, turn: c.Rope) -> c.Rope:
 
 def config(hf: Fields) -> c.Config:
     hf.read |= set(SILENT.split())
-    for name, value in {"use_cla": False, "use_qk_norm": True, "mlp_bias": False, "norm_type": "rms", "num_experts": 1}.items():
+    for name, value in {
+        "use_cla": False,
+        "use_qk_norm": True,
+        "use_rotary_pos_emb": True,
+        "mlp_bias": False,
+        "norm_type": "rms",
+        "num_experts": 1,
+    }.items():
         hf.fixed(name, value)
     attn = llama.attention(hf, qk_norm=True)
     assert attn.rope is not None

@@ -13,7 +13,7 @@ from pellucid.families.names import Rule
 UNUSED = """
     chunk_size expand hidden_dropout mamba_ssm_cache_dtype moe_shared_expert_overlap mtp_hybrid_override_pattern mtp_layers_block_type
     n_shared_experts num_logits_to_keep num_nextn_predict_layers rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_limit
-    time_step_max use_mamba_kernels
+    time_step_max time_step_rank use_mamba_kernels
 """
 OF_EXPERTS = """
     moe_intermediate_size moe_latent_size moe_shared_expert_intermediate_size n_group n_routed_experts norm_topk_prob num_experts_per_tok

@@ -15,7 +15,9 @@ def config(hf: Fields) -> c.Config:
     hf.maybe("num_key_value_heads", stated=True)
     attn = replace(llama.attention(hf), bias=bias, out_bias=bias, window=hf.maybe("sliding_window"))
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "gelu_pytorch_tanh"), gated=False, bias=bias)
-    hf.read |= {"residual_dropout"}
+    hf.read |= {"residual_dropout", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"}  # in training, and of rounding
+    hf.fixed("scale_attn_weights", True)
+    hf.fixed("layer_norm_epsilon", hf.number("norm_epsilon", 1e-5))
     hf.fixed("mlp_type", "default")
     hf.fixed("norm_type", "layer_norm")
     return c.Config(

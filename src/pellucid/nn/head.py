@@ -43,7 +43,7 @@ class LogitsHead(nn.Module):
         self.logit_scale = cfg.logit_scale if cfg.logit_scale != 1.0 else None
         self.logit_factor = cfg.logit_factor if cfg.logit_factor != 1.0 else None
         self.logit_cap = cfg.logit_cap
-        narrows = cfg.embed_width is not None and not cfg.narrow_entry  # else the transform does
+        narrows = cfg.embed_width is not None and not (cfg.narrow_entry and cfg.transform)  # else the transform does
         self.narrow = Linear(cfg.width, cfg.embed_width, False) if narrows else None  # type: ignore[arg-type]
         self.transform = Transform(cfg) if cfg.transform is not None else None
 
