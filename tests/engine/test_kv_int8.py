@@ -160,7 +160,14 @@ def test_an_edit_of_what_is_held_is_stored() -> None:
 
 @pytest.mark.parametrize(
     ("family", "names"),
-    [("deepseek_v3", "MLA"), ("t5", "source"), ("lfm2", "layers.0"), ("qwen3_next", "layers.0"), ("mamba2", "layers.0")],
+    [
+        ("deepseek_v3", "MLA"),
+        ("t5", "source"),
+        ("lfm2", "layers.0"),
+        ("qwen3_next", "layers.0"),
+        ("mamba2", "layers.0"),
+        ("falcon_h1", "mamba"),
+    ],
 )
 def test_models_that_store_anything_else_are_refused_by_name(family: str, names: str) -> None:
     with pytest.raises(UseError, match=names):

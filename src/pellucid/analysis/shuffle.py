@@ -43,5 +43,7 @@ def without_positions(cfg: Config) -> dict[str, object]:
 
 
 def positions_can_go(cfg: Config) -> bool:
-    """True if `without_positions` leaves nothing that says where a word stands: MLA's rotary key is a part of its matrices."""
-    return all(layer.attn.uncompressed is None for layer in cfg.layers)
+    """True if `without_positions` leaves nothing that says where a word stands: MLA's rotary key is a part of its matrices, and a state
+    beside attention is made in order.
+    """
+    return all(layer.attn.uncompressed is None and layer.beside is None for layer in cfg.layers)

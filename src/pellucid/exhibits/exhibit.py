@@ -74,8 +74,9 @@ Show = Callable[["Experiment"], Iterator[Panel | Claim]]
 
 
 def causal(cfg: Config) -> bool:
-    """True for a model that goes on with a text by itself, and whose blocks all attend and have a feed-forward part."""
-    return cfg.encoder is None and not cfg.bidirectional and cfg.head and all(layer.attn.heads and layer.ffn.width for layer in cfg.layers)
+    """True for a model that goes on with a text by itself; its blocks all attend, with nothing beside that, and have a feed-forward part."""
+    blocks = all(layer.attn.heads and layer.ffn.width and layer.beside is None for layer in cfg.layers)
+    return cfg.encoder is None and not cfg.bidirectional and cfg.head and blocks
 
 
 ROOM = 128  # tokens of a text that states facts and asks for them

@@ -77,8 +77,9 @@ def format_for(cfg: Config, name: str | None) -> PlainRows:
     if cfg.encoder is not None:
         raise UseError("kv.source", name=name)
     for i, layer in enumerate(cfg.layers):
-        if layer.attn.stored != Attention.stored:
-            raise UseError("kv.layer", name=name, path=f"layers.{i}.{layer.attn.part}", kind=layer.attn.kind)
+        for mixer in layer.mixers:
+            if mixer.stored != Attention.stored:
+                raise UseError("kv.layer", name=name, path=f"layers.{i}.{mixer.part}", kind=mixer.kind)
     return FORMATS[name]
 
 
