@@ -240,7 +240,7 @@ class Layer:
     before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own;
     "after": after each part, of what it made (OLMo 2);  "half": before the feed-forward part alone (ModernBERT's first block, whose rows
     come from a norm);  "bare": as "pre", without the sums.  gain: of what each part made, before it is
-    added (Granite).  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).  beside: what mixes the same normed
+    added (Granite).  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).  second: what mixes the same normed
     rows beside attention, so that both are added (Falcon-H1).  factors: of what a part makes, ("mamba", 0.5), or reads, ("mamba.in", 2.0).
     """
 
@@ -250,13 +250,13 @@ class Layer:
     order: str = "pre"
     gain: float = 1.0
     ranks: tuple[tuple[str, int], ...] = ()
-    beside: AnyAttention | None = None
+    second: AnyAttention | None = None
     factors: tuple[tuple[str, float], ...] = ()
 
     @property
     def mixers(self) -> tuple[AnyAttention, ...]:
         """Return what mixes the block's rows: one spec, or two side by side."""
-        return (self.attn,) if self.beside is None else (self.attn, self.beside)
+        return (self.attn,) if self.second is None else (self.attn, self.second)
 
     @property
     def state(self) -> int:

@@ -43,7 +43,7 @@ def test_both_mixers_are_counted(tmp_path: Path) -> None:
 
 def test_the_width_of_the_states_is_its_own_or_follows_the_models() -> None:
     own, follows = (understand(HALF | {"mamba_d_head": "auto", "mamba_n_heads": 32} | more)[1] for more in ({}, {"mamba_d_ssm": None}))
-    assert [one.layers[0].beside.row_width for one in (own, follows) if isinstance(one.layers[0].beside, c.Mamba2)] == [48, 64]
+    assert [one.layers[0].second.row_width for one in (own, follows) if isinstance(one.layers[0].second, c.Mamba2)] == [48, 64]
 
 
 def test_both_mixers_read_the_same_norm_and_are_added() -> None:

@@ -46,4 +46,4 @@ def positions_can_go(cfg: Config) -> bool:
     """True if `without_positions` leaves nothing that says where a word stands: MLA's rotary key is a part of its matrices, and a state
     beside attention is made in order.
     """
-    return all(layer.attn.uncompressed is None and layer.beside is None for layer in cfg.layers)
+    return all(layer.attn.uncompressed is None and layer.second is None for layer in cfg.layers)

@@ -236,7 +236,7 @@ BESIDE: dict[str, tuple[Callable[[Any], bool], Callable[[Any], str]]] = {
 
 def orders(one: Any) -> list[str]:
     """Return the orders that a layer may have: of a part alone, or of two side by side, before it; of cross attention no parallel one."""
-    if not one.ffn.width or one.beside is not None:
+    if not one.ffn.width or one.second is not None:
         return ["pre"]
     return [o for o in ORDERS if one.cross is None or not o.startswith("parallel")]
 

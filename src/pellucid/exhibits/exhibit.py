@@ -75,7 +75,7 @@ Show = Callable[["Experiment"], Iterator[Panel | Claim]]
 
 def causal(cfg: Config) -> bool:
     """True for a model that goes on with a text by itself, whose blocks all attend, alone, and have a feed-forward part."""
-    blocks = all(layer.attn.heads and layer.ffn.width and layer.beside is None for layer in cfg.layers)
+    blocks = all(layer.attn.heads and layer.ffn.width and layer.second is None for layer in cfg.layers)
     return cfg.encoder is None and not cfg.bidirectional and cfg.head and blocks
 
 

@@ -71,7 +71,7 @@ def config(hf: Fields) -> c.Config:
     act, bias = hf.choice("hidden_act", ACTS, "silu"), hf.flag("mlp_bias", False)
     mlp = c.Mlp(hf.integer("intermediate_size"), act, bias=bias, gate_factor=gate)
     factors = (*((path, hf.number(name, 1.0)) for path, name in AROUND.items()), ("ffn", down))
-    block = c.Layer(attn, mlp, beside=mamba(hf), factors=tuple(pair for pair in factors if pair[1] != 1.0))
+    block = c.Layer(attn, mlp, second=mamba(hf), factors=tuple(pair for pair in factors if pair[1] != 1.0))
     ends: dict[str, Any] = {"embed_scale": hf.number("embedding_multiplier", 1.0), "logit_factor": hf.number("lm_head_multiplier", 1.0)}
     return replace(llama.decoder(hf, (block,) * layers, eps=1e-5), **ends)
 

@@ -102,13 +102,13 @@ class TwoMixerBlock(Block):
 
     def __init__(self, cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> None:
         super().__init__(cfg, spec, table)
-        assert spec.beside is not None
-        self.beside = spec.beside.part
-        self.add_module(self.beside, attention(cfg, spec.beside, None))
+        assert spec.second is not None
+        self.second = spec.second.part
+        self.add_module(self.second, attention(cfg, spec.second, None))
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         rows = self.normed(f"{self.mixer}_norm", x)
-        mixed = ops.add(self.run(self.mixer, rows, step), self.run(self.beside, rows, step))
+        mixed = ops.add(self.run(self.mixer, rows, step), self.run(self.second, rows, step))
         return self.sum(tap(ops.add(x, tap(mixed, "both: B T D")), "mid: B T D"), "ffn", "out", step)
 
 
@@ -190,8 +190,8 @@ ORDERS = {
 
 def block(cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> Block:
     assert spec.ffn.width or (spec.order == "pre" and spec.cross is None)  # a part alone has its norm before it
-    assert spec.beside is None or (spec.order == "pre" and spec.cross is None and spec.ffn.width)
-    made: Block = (ORDERS[spec.order] if spec.beside is None else TwoMixerBlock)(cfg, spec, table)
+    assert spec.second is None or (spec.order == "pre" and spec.cross is None and spec.ffn.width)
+    made: Block = (ORDERS[spec.order] if spec.second is None else TwoMixerBlock)(cfg, spec, table)
     for path, rank in spec.ranks:
         thin(made, path, rank)
     return made

@@ -193,7 +193,7 @@ def nemotron_h(cfg: Config) -> tuple[Rule, ...]:
 def falcon_h1(cfg: Config) -> tuple[Rule, ...]:
     """Return the table of a file whose weights have the multipliers in them."""
     one = cfg.layers[0]
-    attn, scanned, ffn, by = one.attn, one.beside, one.ffn, dict(one.factors)
+    attn, scanned, ffn, by = one.attn, one.second, one.ffn, dict(one.factors)
     assert isinstance(attn, Attention) and isinstance(scanned, Mamba2)
     reads, state = by.get("attn.in", 1.0), by.get("mamba.in", 1.0)
     into = multiplied(*(n * state for n in scanned.factors or (1.0,) * 5), inner=SPLIT)
@@ -223,11 +223,11 @@ def folded(cfg: Config) -> Config:
     """
 
     def plain(one: Layer) -> Layer:
-        assert isinstance(one.attn, Attention) and isinstance(one.beside, Mamba2) and isinstance(one.ffn, Mlp)
-        attn, beside = replace(one.attn, key_factor=1.0), replace(one.beside, factors=())
-        return replace(one, attn=attn, beside=beside, ffn=replace(one.ffn, gate_factor=1.0), factors=())
+        assert isinstance(one.attn, Attention) and isinstance(one.second, Mamba2) and isinstance(one.ffn, Mlp)
+        attn, second = replace(one.attn, key_factor=1.0), replace(one.second, factors=())
+        return replace(one, attn=attn, second=second, ffn=replace(one.ffn, gate_factor=1.0), factors=())
 
-    if cfg.layers[0].beside is None or (cfg.tied and cfg.embed_scale != cfg.logit_factor):
+    if cfg.layers[0].second is None or (cfg.tied and cfg.embed_scale != cfg.logit_factor):
         return cfg
     return replace(cfg, layers=tuple(map(plain, cfg.layers)), embed_scale=1.0, logit_factor=1.0)
 
