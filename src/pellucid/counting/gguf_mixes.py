@@ -116,7 +116,8 @@ def mixed(cfg: Config, family: str, name: str) -> MixedTypes | None:
     if name not in MIXES:
         return None
     first = cfg.layers[0].attn
-    if family not in OF_FAMILY or not isinstance(first, Attention) or not all(isinstance(layer.attn, Attention) for layer in cfg.layers):
+    attends = all(isinstance(layer.attn, Attention) and layer.second is None for layer in cfg.layers)
+    if family not in OF_FAMILY or not isinstance(first, Attention) or not attends:
         raise UseError("count.mix", name=name, found=family)
     experts = max((layer.ffn.experts for layer in cfg.layers if isinstance(layer.ffn, Moe)), default=0)
     kind, layers = OF_FAMILY[family], len(cfg.layers)
