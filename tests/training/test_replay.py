@@ -136,8 +136,8 @@ def test_a_step_has_every_tensor_and_gradient(finished: Path) -> None:
 
 def test_the_corpus_is_encoded_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second replay of an opened run encodes nothing, and the tokenizer is not trained again."""
-    run, made, own = pellucid.Run(finished), [], replay.examples
-    monkeypatch.setattr(replay, "examples", lambda *given: made.append(1) or own(*given))
+    run, made, own = pellucid.Run(finished), [], replay.examples_of
+    monkeypatch.setattr(replay, "examples_of", lambda *given: made.append(1) or own(*given))
     monkeypatch.setattr("pellucid.training.corpus.train_tokenizer", None)
     run.replay(2, only="logits")
     run.replay(1, only="logits")

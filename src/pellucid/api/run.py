@@ -2,10 +2,11 @@
 
 run = pellucid.train("recipe.toml", out="run")
 run.replay(137)["layers.0.attn.pattern"].grad
+run.without(17).loss
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pellucid.nn.transformer import cast
 from pellucid.notebook import checked
 from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from pellucid.training import run_recipe
+from pellucid.training.left_out import LeftOut, leave_out, named
 from pellucid.training.recorded_step import RecordedStep
 from pellucid.training.replay import Replay
 
@@ -44,17 +46,19 @@ class Run(Replay):
             return None
 
     @checked
-    def model(self, step: int | None = None) -> Model:
+    def model(self, step: int | None = None, without: LeftOut | None = None) -> Model:
         """Return the model after a step, 0 for its first weights; by default after the last one that was logged.
 
         Steps after the newest kept state are taken again. The model is a copy, in float32; the finished one is in the folder `model`.
+        without: what the method `without` has returned, whose model it is, in place of a step's.
         """
         step = max((entry["step"] for entry in self.log), default=0) if step is None else step
-        run, (_, family, hf) = self.to(step), self.built
+        run, (_, family, hf) = self.to(step) if without is None else without.run, self.built
+        name = f"{self.recipe.name} at step {run.step}" + ("" if without is None else f" without {named(without.documents)}")
         module = cast(copy.deepcopy(run.model).eval(), torch.float32)
         run.weights.unrounded(module)
         fields = {"architectures": [family.architecture], **hf, "dtype": "float32"}
-        model = Model(f"{self.recipe.name} at step {step}", module, family, fields, self.tokenizer)
+        model = Model(name, module, family, fields, self.tokenizer)
         if (adapter := self.beginning.adapter) is not None:
             model.adapters = {adapter.name: adapter}
         return model
@@ -67,6 +71,21 @@ class Run(Replay):
         a TrainError that names the step, what differs, and both values.
         """
         return self.record(step, only, gradients)
+
+    @checked
+    def without(
+        self,
+        documents: int | str | Iterable[int],
+        since: int = 0,
+        step: int | None = None,
+        prompts: Sequence[str] | None = None,
+    ) -> LeftOut:
+        """Train again without documents, exactly, and return what that changes. Nothing is written: the result is another run, in memory.
+
+        documents: numbers, as `why` gives them, or a text: all documents that have it.  since: they are left out of the steps after this
+        one.  step: the step that both are compared after, by default the last.  prompts: by default those of the recipe's [watch].
+        """
+        return leave_out(self, documents, since, step, prompts)
 
 
 @checked

@@ -1,4 +1,6 @@
-"""`pellucid diff`: the first tensor that differs between two recorded traces, or the step at which two runs of training part."""
+"""`pellucid diff`: the first tensor that differs between two recorded traces, the step at which two runs of training part, or what a run
+would be without a document.
+"""
 
 import math
 from pathlib import Path
@@ -10,6 +12,7 @@ from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
 from pellucid.documents.number import finite
+from pellucid.errors import UseError
 from pellucid.messages import say
 
 if TYPE_CHECKING:
@@ -23,11 +26,24 @@ def add(app: typer.Typer) -> None:
     def diff(
         ctx: typer.Context,
         a: Annotated[Path, typer.Argument(metavar="A", help=say("diff.help.a"))],
-        b: Annotated[Path, typer.Argument(metavar="B", help=say("diff.help.b"))],
+        b: Annotated[Path | None, typer.Argument(metavar="B", help=say("diff.help.b"))] = None,
+        without: Annotated[list[str] | None, typer.Option("--without", metavar="NUMBER|TEXT", help=say("diff.help.without"))] = None,
+        since: Annotated[int, options.integer("--since", say("diff.help.since"))] = 0,
+        step: Annotated[int | None, options.integer("--step", say("diff.help.step"))] = None,
+        prompt: Annotated[list[str] | None, typer.Option("--prompt", metavar="TEXT", help=say("diff.help.prompt"))] = None,
         atol: Annotated[float, options.real("--atol", say("diff.help.atol"))] = 0.0,
         rtol: Annotated[float, options.real("--rtol", say("diff.help.rtol"))] = 0.0,
     ) -> int:
         screen: Screen = ctx.obj
+        if without:
+            if b is not None:
+                raise UseError("diff.without")
+            of_documents(screen, a, without, since, step, prompt)
+            return 0
+        if b is None:
+            raise UseError("command.missing", name="B")
+        if since or step is not None or prompt:
+            raise UseError("command.missing", name="--without")
 
         from pellucid.training.run_folder import RUN
 
@@ -95,3 +111,21 @@ def of_runs(a: Path, b: Path, atol: float, rtol: float) -> tuple[dict[str, Any],
     if not tensor.index:
         return result, f"{sentence}\n{say('diff.path', path=tensor.path)}"
     return result, f"{sentence}\n{tensor_sentence(tensor, parting.step)}"
+
+
+def of_documents(screen: Screen, folder: Path, given: list[str], since: int, step: int | None, prompts: list[str] | None) -> None:
+    """Print what becomes of the run in `folder` without some of its documents."""
+    from pellucid.api.run import Run
+    from pellucid.documents.left_out import left_out_document
+    from pellucid.terminal.left_out_lines import left_out_lines
+
+    if len(given) > 1 and not all(one.isdecimal() for one in given):
+        raise UseError("diff.several")
+    run = Run(folder)
+    left = run.without([int(one) for one in given] if given[0].isdecimal() else given[0], since, step, prompts)
+    document = left_out_document(run, left)
+    if screen.json:
+        result = {"schema": SCHEMA, "equal": left.equal, "compared": left.last - left.first, "only_a": 0, "only_b": 0, "difference": None}
+        screen.document({**result, "without": document})
+    else:
+        screen.lines(left_out_lines(document, screen.width))

@@ -28,8 +28,9 @@ from pellucid.training.balance import Balance, balance_of
 from pellucid.training.criterion import losses
 from pellucid.training.identity import require
 from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, feed, moments_of
-from pellucid.training.objectives import Masked, Objective, objective_of
-from pellucid.training.pipeline import DATA, examples
+from pellucid.training.objectives import Document, Masked, Objective, objective_of
+from pellucid.training.pipeline import DATA
+from pellucid.training.pipeline import examples as examples_of
 from pellucid.training.recipe import Recipe, read_recipe
 from pellucid.training.recorded_step import RecordedStep, record_step
 from pellucid.training.run_folder import RECIPE, RUN, TOKENIZER, RunFile, read_run
@@ -97,12 +98,17 @@ class Replay:
         return fresh(self.recipe, self.objective)
 
     @cached_property
+    def examples(self) -> tuple[Sequence[Document], Sequence[Document]]:
+        """What is trained on, and what is held out."""
+        return examples_of(self.recipe, self.objective)
+
+    @cached_property
     def built(self) -> tuple[TrainingRun, Family, dict[str, Any]]:
         """The training at its first step, with the model's family and the fields of its config.json."""
         recipe = self.recipe
         start = self.beginning
         family, hf, model = start.family, start.hf, start.model
-        documents, origin = examples(recipe, self.objective), origin_of(recipe, start)
+        documents, origin = self.examples, origin_of(recipe, start)
         with self.threads():
             criterion = criterion_of(recipe, start, self.objective, documents, self.folder / DATA, self.rewards)
             run = TrainingRun(model.train(), self.objective, documents[0], recipe.train, self.folder, origin=origin, criterion=criterion)
