@@ -66,6 +66,22 @@ def both(recipe: Path) -> tuple[pellucid.Run, pellucid.Run]:
     return pellucid.train(recipe, recipe.parent / "plain"), pellucid.train(watching(recipe), recipe.parent / "watched")
 
 
+def test_the_loss_is_recorded(tmp_path: Path) -> None:
+    """Its parts token by token, of several micro-batches and with smoothing: they add up to the log's loss, and no bit changes."""
+    recipe = recipe_in(tmp_path, "deepseek_v3")
+    plain = pellucid.train(recipe, tmp_path / "plain")
+    run = pellucid.train(watching(recipe, '[watch]\nfirst = 2\ntensors = ["loss.*"]\n'), tmp_path / "run")
+    assert bits(run) == bits(plain)
+    for step in run.watched.values():
+        assert step.paths() == ["loss.mask", "loss.softmax", "loss.target", "loss.tokens"] and len(step.documents) == 2
+        parts = list(zip(*(step.all(f"loss.{name}") for name in ("mask", "target", "tokens")), strict=True))
+        count = sum(int(mask.value.sum()) for mask, *_ in parts)
+        assert float(sum(tokens.value.sum() for *_, tokens in parts)) / count == pytest.approx(step.entry["loss"], rel=1e-6)
+        for mask, target, tokens in parts:
+            assert tokens.grad is not None and torch.allclose(tokens.grad[mask.value], torch.tensor(1 / count))
+            assert bool((target.value[mask.value] > 0).all()) and not target.value[~mask.value].any()
+
+
 def test_recording_changes_no_bit(both: tuple[pellucid.Run, pellucid.Run], recipe: Path) -> None:
     """Log, weights and moments. The mutant runs attention in the open while it is recorded."""
     plain, run = both

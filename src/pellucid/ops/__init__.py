@@ -23,6 +23,7 @@ from pellucid.ops.linear import (
     scale_by_position,
     scaled,
 )
+from pellucid.ops.loss import tapped_loss
 from pellucid.ops.mixture import mixture
 from pellucid.ops.norm import layer, layer_offset, rms, rms_groups, rms_heads, rms_offset
 from pellucid.ops.precision import rounded, wide
@@ -80,6 +81,7 @@ __all__ = [
     "sort",
     "ssd",
     "tanh",
+    "tapped_loss",
     "times",
     "weighted",
     "wide",

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pellucid.ops import wide
+from pellucid.ops import tapped_loss, wide
 from pellucid.training.balance import Balance
 from pellucid.training.dropout import Dropout
 from pellucid.training.narrow_loss import NarrowLoss
 from pellucid.training.objectives import IGNORED, Batch, Document, Objective
+from pellucid.watching.tap import after
 
 Figures = dict[str, float]
 """Means over a batch's units that the log has beside the loss, by their names there."""
@@ -98,12 +99,18 @@ class StepPart(NamedTuple):
 
 
 def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """Return the mean of -log p(target) over real targets; `smoothing` is the part shared by all V ids (arXiv 1512.00567)."""
+    """Return the mean of -log p(target) over real targets; `smoothing` is the part shared by all V ids (arXiv 1512.00567).
+
+    A watch of the model has its parts under the path `loss`.
+    """
     logits = model(*batch.inputs)
     targets = batch.targets.flatten()
     if wide(logits.dtype) != logits.dtype:
-        return NarrowLoss.apply(logits.flatten(0, 1), targets, smoothing)  # type: ignore[no-any-return]
-    return nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
+        loss = NarrowLoss.apply(logits.flatten(0, 1), targets, smoothing)
+    else:
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
+    with after(model, "loss", None):
+        return tapped_loss(loss, logits, batch.targets, smoothing, IGNORED)
 
 
 def targets_in(batch: Batch) -> int:

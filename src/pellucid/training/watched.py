@@ -47,7 +47,7 @@ class StepRecorder:
         if settings.tensors:  # a pattern that matches nothing is an error before the first step
             batch = run.batches(next(feed(run.documents, run.s, run.step)))[0]
             with torch.no_grad(), watch(run.model, only=settings.tensors, inside="listed", keep=lambda x: None):
-                run.model(*batch.inputs)
+                run.criterion.judge(run.model, batch)
         for late in [path for path in states(self.root) if int(path.name) > run.step]:  # of steps that are taken again
             shutil.rmtree(late)
         before = states(self.root)
