@@ -157,7 +157,7 @@ def replacing(path: Path, error: ErrorType = CheckpointError) -> Iterator[Path]:
     except OSError as broken:
         raise error("file.write", file=path, reason=reason(broken)) from None
     finally:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it is renamed, or the disk is read-only by now
             part.unlink()
 
 

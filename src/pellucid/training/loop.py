@@ -330,7 +330,10 @@ class TrainingRun:
             weights, moments = self.saves.copied("weight", weights), self.saves.copied("moment", moments)
 
         def save() -> None:
-            sync(self.folder / "log.jsonl")
+            try:
+                sync(self.folder / "log.jsonl")
+            except OSError as fault:
+                raise TrainError("train.save", path=self.folder / "log.jsonl", reason=reason(fault)) from None
             save_state(self.folder / "saves", step, weights, moments, about, self.s.keep)
 
         if self.s.save_beside:

@@ -323,9 +323,11 @@ def alone(folder: Path) -> Iterator[None]:
         except OSError:
             f.seek(0)
             raise TrainError("train.locked", folder=folder, process=f.read(20).strip() or "?") from None
-        f.truncate(0)
-        f.write(f"{os.getpid()}\n")
-        f.flush()
+        try:
+            os.ftruncate(f.fileno(), 0)
+            os.write(f.fileno(), f"{os.getpid()}\n".encode())
+        except OSError as fault:
+            raise TrainError("train.folder", folder=folder, reason=reason(fault)) from None
         yield
 
 
