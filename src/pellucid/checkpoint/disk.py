@@ -148,6 +148,8 @@ def inside(folder: Path, name: str, error: ErrorType = CheckpointError) -> Path:
 @contextmanager
 def replacing(path: Path, error: ErrorType = CheckpointError) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; on success it is synced and renamed to `path`, else removed."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise error("file.device", file=path)  # a rename would put a file in the place of a device
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
         yield part
