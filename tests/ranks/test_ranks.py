@@ -48,7 +48,7 @@ MUTANTS = (
     "latent attention shares nothing", "experts share nothing", "the vocabulary shares nothing", "a norm of each head is trained alone",
     "gradients are averaged", "a rank divides by its own targets", "a split weight's norm is one rank's",
     "complete experts share nothing", "an expert's bias is added in part", "experts run other experts' rows",
-    "the norm of experts is one rank's",
+    "the norm of experts is one rank's", "a rank draws by a seed of its own",
 )  # fmt: skip
 
 

@@ -49,14 +49,17 @@ def taken(run: TrainingRun, steps: int = STEPS) -> Curve:
     return [run.one(next(numbers)) for _ in range(steps)]
 
 
-def trained(family: str, ranks: Ranks, root: Path, steps: int = STEPS, change: Change | None = None) -> Measured:
-    """Train a model on these ranks, and compare it with one rank's; the first rank does. change: makes a mutant of the split model."""
+def trained(family: str, ranks: Ranks, root: Path, steps: int = STEPS, change: Change | None = None, seed: int = S.seed) -> Measured:
+    """Train a model on these ranks, and compare it with one rank's; the first rank does. change: makes a mutant of the split model.
+
+    seed: of the order of documents.
+    """
     model = tiny(config(family), std=CALM.get(family, 0.3))
     sharding = split(model, ranks)
     if change is not None:
         sharding = change(model, sharding)
-    run = run_of(model, root / "shared", sharding)
-    run.backward(next(feed(run.documents, S, 0)))
+    run = run_of(model, root / "shared", sharding, seed=seed)
+    run.backward(next(feed(run.documents, run.s, 0)))
     gradients = {path: None if p.grad is None else sharding.joined(path, p.grad) for path, p in model.named_parameters()}
     curve = taken(run, steps)
     weights = {path: sharding.joined(path, t.detach()) for path, t in targets(model).items()}
@@ -244,7 +247,8 @@ def mutants(root: Path) -> Measured:
         "experts run other experts' rows": ("qwen3_moe", expert, of_experts(OtherRows)),
         "the norm of experts is one rank's": ("qwen3_moe", expert, other_ranks(Unnormed)),
     }
-    return {name: trained(family, ranks, root / name, 3, change) for name, (family, ranks, change) in made.items()}
+    own = {"a rank draws by a seed of its own": trained("llama", data, root / "seeds", 3, seed=S.seed + number())}
+    return own | {name: trained(family, ranks, root / name, 3, change) for name, (family, ranks, change) in made.items()}
 
 
 class Unnormed(Ranks):

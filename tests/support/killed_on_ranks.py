@@ -1,0 +1,161 @@
+"""What the tests of states measure on several ranks: one of them killed at a border of the disk, and a state opened on fewer and fewer.
+
+python tests/support/killed_on_ranks.py FOLDER
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forked_ranks import forked
+from pellucid import distributed
+from pellucid.distributed import join, number
+from pellucid.sharding import split
+from pellucid.training import loop, saves
+from pellucid.training.loop import TrainingRun
+from pellucid.training.saves import newest
+from rank_grids import FULL, PATIENCE, Measured, config
+from tiny import tiny
+from trained_on_ranks import run_of
+from training import silent
+
+BORDERS: list[tuple[Any, str]] = [(os, "fsync"), (os, "replace"), (shutil, "rmtree"), (saves, "text"), (saves, "write")]
+"""What the first rank calls to write, sync, rename or remove a file."""
+STEPS = 2
+FILES = ("weights.safetensors", "moments.safetensors")
+Sizes = tuple[int, int, int]
+
+
+def shared_run(folder: Path, sizes: Sizes, seed: int = 0, **how: Any) -> TrainingRun:
+    """Return the run of a tiny model in float32 on the ranks of this grid."""
+    ranks = join(*sizes, patience=PATIENCE)
+    model = tiny(config("llama"), torch.float32, seed=seed)
+    return run_of(model, folder, split(model, ranks), **{"steps": STEPS, "save_every": 1, "keep": None} | how)
+
+
+def trained(folder: Path, sizes: Sizes, resume: bool = False, forgets: bool = False) -> None:
+    """Train to the last step, from the newest state if `resume`. forgets: the second rank takes no moments from that."""
+    run = shared_run(folder, sizes, seed=7 if resume and newest(folder / "saves")[0] else 0)
+    if forgets and number() == 1:
+        read = loop.read_state
+        loop.read_state = lambda folder: (read(folder)[0], {}, read(folder)[2])
+    if resume:
+        run.resume()
+    assert run.train(silent)
+    distributed.leave()
+
+
+def deadly(moment: int, victim: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what makes a function of a border send SIGKILL to a process before the call number `moment`, from 1, of all of them."""
+    count = 0
+
+    def changed(f: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **how: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == moment:
+                os.kill(victim, signal.SIGKILL)
+            return f(*args, **how)
+
+        return called
+
+    return changed
+
+
+def killed(folder: Path, sizes: Sizes, moment: int, victim: int) -> list[int]:
+    """Train on two ranks, of which `victim` is killed when the first one is at this border. Returns their statuses."""
+
+    def work(rank: int, later: list[int]) -> None:
+        distributed.NAMING = timedelta(seconds=0.3)
+        if rank == 0:
+            wrap = deadly(moment, os.getpid() if victim == 0 else later[0])
+            for owner, name in BORDERS:
+                setattr(owner, name, wrap(getattr(owner, name)))
+        trained(folder, sizes)
+
+    return forked(2, work)
+
+
+def contents(folder: Path) -> list[bytes]:
+    """Return the bytes of a state's tensors."""
+    return [(folder / name).read_bytes() for name in FILES]
+
+
+def kills(root: Path) -> Measured:
+    """Kill either rank at borders of the disk, at each of them in a full run, and take the run up again on both.
+
+    wrong: the moments after which no whole state was there though one had been, or one was another than that of the run that nobody
+    killed; ends: after which the run ended in other bits; survivors: the statuses of the rank that was not killed; forgetful: whether a
+    second rank without the moments of its part ends in other bits.
+    """
+    out: Measured = {}
+    for name, sizes in {"data=2 tensor=1": (2, 1, 1), "data=1 tensor=2": (1, 2, 1)}.items():
+        whole = root / f"whole-{name}"
+        assert forked(2, lambda rank, _, to=whole, sizes=sizes: trained(to, sizes)) == [0, 0]  # type: ignore[misc]
+        right = {state.name: contents(state) for state in (whole / "saves").iterdir()}
+        for victim in (0, 1):
+            got: Measured = {"killed": 0, "wrong": [], "ends": [], "survivors": []}
+            for moment in range(1, 100) if FULL else (10 + 2 * victim + (sizes[0] == 2), 24 - 3 * victim):
+                folder = root / f"{name}-{victim}-{moment}"
+                statuses = killed(folder, sizes, moment, victim)
+                if statuses == [0, 0]:
+                    break
+                got["killed"] += statuses[victim] == -signal.SIGKILL
+                got["survivors"].append(statuses[1 - victim])
+                state = newest(folder / "saves")[0]
+                if contents(state) != right[state.name] if state else moment > 20:
+                    got["wrong"].append(moment)
+                again = forked(2, lambda rank, _, to=folder, sizes=sizes: trained(to, sizes, True))  # type: ignore[misc]
+                last = folder / "saves" / f"{STEPS:09d}"
+                if again != [0, 0] or contents(last) != right[last.name]:
+                    got["ends"].append(moment)
+                shutil.rmtree(folder)
+            out[f"{name} {victim}"] = got
+    shutil.rmtree(last := whole / "saves" / f"{STEPS:09d}")
+    assert forked(2, lambda rank, _: trained(whole, (1, 2, 1), True, True)) == [0, 0]
+    return out | {"forgetful": contents(last) != right[last.name]}
+
+
+def narrowing(root: Path) -> Measured:
+    """Save a state on four ranks, open and save it on two, then on one. Returns the digests of the three states' tensors.
+
+    damaged: of one that the two ranks changed by a bit before they saved it.
+    """
+
+    def copied(run: TrainingRun, before: Path, change: float = 0.0) -> None:
+        run.load(before, inexact=True)
+        if change:
+            with torch.no_grad():
+                next(run.weights.parameters()).flatten()[:1].mul_(1 + change)
+        (run.folder / "log.jsonl").touch()
+        run.save()
+
+    def four(rank: int, _: list[int]) -> None:
+        assert shared_run(root / "4", (2, 2, 1), save_every=STEPS).train(silent)
+        distributed.leave()
+
+    def two(rank: int, _: list[int], change: float = 0.0) -> None:
+        copied(shared_run(root / f"2 {change}", (1, 2, 1), seed=7), root / "4" / "saves" / f"{STEPS:09d}", change)
+        distributed.leave()
+
+    statuses = forked(4, four) + forked(2, two) + forked(2, lambda rank, later: two(rank, later, 1e-6))
+    alone = lambda rank, _: copied(shared_run(root / "1", (1, 1, 1), seed=8), root / "2 0.0" / "saves" / f"{STEPS:09d}")  # noqa: E731
+    statuses += forked(1, alone)
+    found = {
+        name: [saves.digest(root / name / "saves" / f"{STEPS:09d}" / file) for file in FILES] for name in ("4", "2 0.0", "1", "2 1e-06")
+    }
+    return {"statuses": statuses, "states": [found[name] for name in ("4", "2 0.0", "1")], "damaged": found["2 1e-06"]}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    (folder / "measured.json").write_text(json.dumps({"kills": kills(folder), "narrowing": narrowing(folder)}))
