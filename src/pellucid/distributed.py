@@ -17,33 +17,25 @@ Between ranks of one model a part that is split begins with `shared` and ends wi
     summed    x → Σ x       backward: the gradient as it is, which every rank has
 
 All ranks run the same program on the same requests; nothing decides for the others. torchrun starts them, and its store says which of
-several ranks prints the one line of an error. gloo tells of a rank's death by failing the exchange, but one death in a hundred it misses
-(torch 2.13, two busy cores); then the SIGTERM that torchrun sends to the others ends the wait.
+several ranks prints the one line of an error (`signs_of_life.py`).
 """
 
-import os
-import signal
-import sys
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pellucid.errors import RankError, UseError
+from pellucid.errors import UseError
 from pellucid.launched import number, started
+from pellucid.signs_of_life import exchange, watch_signals
 
 PATIENCE = timedelta(minutes=10)  # that a rank waits for another one in an exchange
 PREPARATION = timedelta(days=7)  # that ranks wait while the first one prepares data
-NAMING = timedelta(seconds=3)  # that a rank waits for signs of the others' life, after one was lost
-waiting: list[object] = []
-"""The exchange that the main thread is in, as an object of its own; empty outside one."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,9 @@ class Ranks:
     """A place in the grid. data, tensor, expert: the sizes of the grid.  data_rank, model_rank: the place.
 
     expert: 1, or the ranks of a model that hold complete experts; tensor is then as many, or 1, and all but the experts is on every rank.
+    shard: the data ranks, next to one another, that have one copy of weights, gradients and moments between them; 1 if each has its own.
     data_group, model_group: the process groups of its column and row, None where it is alone in them.
+    shard_group, copies_group: those that share a copy, and those that have the same part of other copies.  mesh: of the first, for torch.
     """
 
     data: int = 1
@@ -61,9 +55,13 @@ class Ranks:
     model_rank: int = 0
     data_group: Any = None
     model_group: Any = None
+    shard: int = 1
+    shard_group: Any = None
+    copies_group: Any = None
+    mesh: Any = None
 
     def __str__(self) -> str:
-        return grid(self.data, self.tensor, self.expert)
+        return grid(self.data, self.tensor, self.expert, self.shard)
 
     def __deepcopy__(self, memo: object) -> "Ranks":
         return self  # a copied model is on the same ranks
@@ -112,17 +110,19 @@ class Ranks:
 
     def bounds(self, size: int) -> tuple[int, int]:
         """Return begin and end of this rank's part of an axis of a model: 97 over 2 are 49 and 48."""
-        each = -(-size // self.sharing)
-        return min(size, self.model_rank * each), min(size, (self.model_rank + 1) * each)
+        return bounds_of(size, self.model_rank, self.sharing)
+
+    def row_bounds(self, rows: int) -> tuple[int, int]:
+        """Return begin and end of this rank's rows of a weight that is shared out over data ranks."""
+        return bounds_of(rows, self.data_rank % self.shard, self.shard)
 
     def gather(self, x: Tensor, axis: int, size: int) -> Tensor:
         """Gather as `gathered` does, without gradients."""
-        each, x = -(-size // self.sharing), x.detach().movedim(axis, 0).contiguous()
-        padded = torch.cat([x, x.new_zeros(each - len(x), *x.shape[1:])]) if len(x) < each else x
-        parts = [torch.empty_like(padded) for _ in range(self.sharing)]
-        with exchange():
-            dist.all_gather(parts, padded, group=self.model_group)
-        return torch.cat(parts)[:size].movedim(0, axis).contiguous()
+        return end_to_end(x, axis, size, self.sharing, self.model_group)
+
+    def gather_shards(self, x: Tensor, rows: int) -> Tensor:
+        """Return the rows of all ranks that share a weight out, of which this one has its own."""
+        return end_to_end(x, 0, rows, self.shard, self.shard_group)
 
     def gather_rows(self, x: Tensor) -> Tensor:
         """Return the rows of all ranks of a model end to end, of which each rank has another number."""
@@ -156,9 +156,25 @@ class Ranks:
             dist.all_reduce(seen, dist.ReduceOp.MAX)
         return bool(seen)
 
-    def any_of_model(self, flag: bool) -> bool:
-        """True if a flag is set on any of the ranks that share a model with this one."""
+    def any_beside(self, flag: bool) -> bool:
+        """True if a flag is set on any of the ranks that share the weights of a forward with this one, so that none waits in the next."""
+        if self.shard > 1:
+            flag = bool(self.add_up(torch.tensor(int(flag)), self.shard_group))
         return flag if self.sharing == 1 else bool(self.add_up(torch.tensor(int(flag)), self.model_group))
+
+    def most(self, number: int) -> int:
+        """Return the largest number of the ranks that share a copy of the weights."""
+        largest = torch.tensor(number)
+        if self.shard > 1:
+            with exchange():
+                dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.shard_group)
+        return int(largest)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Let the block compute with weights that are shared out, for which torch exchanges inside of forwards and backward passes."""
+        with exchange("gloo") if self.shard > 1 else nullcontext():
+            yield
 
     def alike(self, number: int) -> bool:
         """True if every rank gives the same number, of 62 bits at most."""
@@ -263,19 +279,36 @@ def differentiated(x: Tensor) -> bool:
     return torch.is_grad_enabled() and x.requires_grad
 
 
-def grid(data: int, tensor: int, expert: int) -> str:
-    """Write the sizes of a grid; expert ranks only where there are any, as the states of older runs have it."""
-    return f"data={data} tensor={tensor}" + (f" expert={expert}" if expert > 1 else "")
+def bounds_of(size: int, rank: int, count: int) -> tuple[int, int]:
+    """Return begin and end of a rank's part of `size` over `count`: the last ones have less, or nothing."""
+    each = -(-size // count)
+    return min(size, rank * each), min(size, (rank + 1) * each)
 
 
-def join(data: int, tensor: int, expert: int = 1, patience: timedelta = PATIENCE) -> Ranks:
+def end_to_end(x: Tensor, axis: int, size: int, count: int, group: Any) -> Tensor:
+    """Return the parts that the `count` ranks of a group have of an axis, end to end, without gradients."""
+    each, x = -(-size // count), x.detach().movedim(axis, 0).contiguous()
+    padded = torch.cat([x, x.new_zeros(each - len(x), *x.shape[1:])]) if len(x) < each else x
+    parts = [torch.empty_like(padded) for _ in range(count)]
+    with exchange():
+        dist.all_gather(parts, padded, group=group)
+    return torch.cat(parts)[:size].movedim(0, axis).contiguous()
+
+
+def grid(data: int, tensor: int, expert: int, shard: int = 1) -> str:
+    """Write the sizes of a grid; expert ranks and shards only where there are any, as the states of older runs have it."""
+    rest = {"expert": expert, "shard": shard}
+    return f"data={data} tensor={tensor}" + "".join(f" {name}={n}" for name, n in rest.items() if n > 1)
+
+
+def join(data: int, tensor: int, expert: int = 1, shard: int = 1, patience: timedelta = PATIENCE) -> Ranks:
     """Return this process's place in a grid of all started processes. A UseError if their number is another.
 
     patience: how long a rank waits for another one in an exchange before the run ends.
     """
     sharing = max(tensor, expert)
     if data * sharing != started():
-        raise UseError("ranks.started", grid=grid(data, tensor, expert), needed=data * sharing, started=started())
+        raise UseError("ranks.started", grid=grid(data, tensor, expert, shard), needed=data * sharing, started=started())
     if data * sharing == 1:
         return ALONE
     from torch.distributed.device_mesh import init_device_mesh
@@ -285,8 +318,12 @@ def join(data: int, tensor: int, expert: int = 1, patience: timedelta = PATIENCE
             dist.init_process_group("gloo", timeout=patience)
             watch_signals()
         mesh = init_device_mesh("cpu", (data, sharing), mesh_dim_names=("data", "model"))
-    groups = (mesh.get_group("data") if data > 1 else None, mesh.get_group("model") if sharing > 1 else None)
-    return Ranks(data, tensor, expert, number() // sharing, number() % sharing, *groups)
+        groups = (mesh.get_group("data") if data > 1 else None, mesh.get_group("model") if sharing > 1 else None)
+        shards: tuple[Any, ...] = (1, None, None, None)
+        if shard > 1:
+            mesh = init_device_mesh("cpu", (data // shard, shard, sharing), mesh_dim_names=("copies", "shard", "model"))
+            shards = (shard, mesh.get_group("shard"), mesh.get_group("copies") if data > shard else None, mesh["shard"])
+    return Ranks(data, tensor, expert, number() // sharing, number() % sharing, *groups, *shards)
 
 
 def leave() -> None:
@@ -295,84 +332,3 @@ def leave() -> None:
         with exchange():
             dist.monitored_barrier(timeout=PREPARATION)
             dist.destroy_process_group()
-
-
-@contextmanager
-def exchange() -> Iterator[None]:
-    """Turn the failure of an exchange into a RankError that names the ranks without a sign of life."""
-    waiting.append(object())
-    try:
-        yield
-    except RuntimeError as fault:
-        raise rank_error(lost(), str(fault).split(". ")[0].rpartition("] ")[2]) from None
-    finally:
-        waiting.pop()
-
-
-def rank_error(ranks: list[int], reason: str) -> RankError:
-    """Return the error of an exchange with ranks that gave no sign of life."""
-    return RankError("ranks.lost", ranks=", ".join(map(str, ranks)) or "-", count=started(), reason=reason)
-
-
-def watch_signals() -> None:
-    """Start a thread that receives SIGTERM while the main thread waits in an exchange.
-
-    Python runs a handler between two instructions of the main thread, and gloo's wait is one instruction; a wakeup file has the signal's
-    number at once. Only a signal with a handler of Python's is written there.
-    """
-    if threading.current_thread() is threading.main_thread():
-        signals, written = os.pipe()
-        os.set_blocking(written, False)
-        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-        threading.Thread(target=watch, args=(signals,), daemon=True).start()
-
-
-def watch(signals: int) -> None:
-    """After each SIGTERM, end this process by one line if it still waits in the same exchange and a rank gives no sign of life.
-
-    signals: a pipe that has their numbers.
-    """
-    while number := os.read(signals, 1):
-        if number[0] != signal.SIGTERM:
-            continue
-        before = waiting[-1:]
-        if (ranks := lost()) and before and before == waiting[-1:]:
-            if speaks():
-                print(f"pellucid: {rank_error(ranks, 'SIGTERM')}", file=sys.stderr, flush=True)
-            os._exit(RankError.exit_code)
-
-
-def store() -> Any:
-    """Return torchrun's own store, which outlives any rank."""
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=NAMING
-    )
-
-
-def lost() -> list[int]:
-    """Return the ranks that do not say within NAMING that they are alive."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others at once; the line is printed first
-    try:
-        signs = store()
-        signs.set(f"alive/{number()}", "")
-    except RuntimeError:
-        return []
-    out = list[int]()
-    for rank in range(started()):
-        try:
-            signs.wait([f"alive/{rank}"], NAMING / (1 + len(out)))
-        except RuntimeError:
-            out.append(rank)
-    return out
-
-
-@cache
-def speaks() -> bool:
-    """True if this rank is to print an error: the first of all that have one."""
-    if started() == 1:
-        return True
-    try:
-        return bool(store().add("errors", 1) == 1)
-    except (RuntimeError, KeyError):  # no store, or no address of one
-        return True

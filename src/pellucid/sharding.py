@@ -40,6 +40,7 @@ class Sharding:
 
     axes: by path the axis along which a weight is split.  sizes: of these axes in the model.  partial: paths of weights whose gradients
     are summed over the ranks of a model.  parts: what is split of each module that can be, by path: HEADS, EXPERTS, or "" for nothing.
+    rows: by path the rows of a rank's part that are shared out over data ranks.
     """
 
     ranks: Ranks = ALONE
@@ -47,19 +48,31 @@ class Sharding:
     sizes: Mapping[str, int] = field(default_factory=dict)
     partial: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def divided(self) -> bool:
+        """True if a rank lacks a part of some weight."""
+        return bool(self.axes or self.rows)
 
     def part(self, path: str, t: Tensor) -> Tensor:
         """Return this rank's part of a weight, or of a tensor of its shape."""
-        if path not in self.axes or not t.ndim:
-            return t
-        begin, end = self.ranks.bounds(self.sizes[path])
-        return t.narrow(self.axes[path], begin, end - begin)
+        if path in self.axes and t.ndim:
+            begin, end = self.ranks.bounds(self.sizes[path])
+            t = t.narrow(self.axes[path], begin, end - begin)
+        if path in self.rows and t.ndim:
+            begin, end = self.ranks.row_bounds(self.rows[path])
+            t = t[begin:end]
+        return t
 
     def joined(self, path: str, t: Tensor) -> Tensor:
         """Return the weight that the ranks' parts `t` make, or a tensor of its shape, on every rank."""
-        if path not in self.axes or not t.ndim:
-            return t
-        return self.ranks.gather(t, self.axes[path], self.sizes[path])
+        t = plain(t)
+        if path in self.rows and t.ndim:
+            t = self.ranks.gather_shards(t, self.rows[path])
+        if path in self.axes and t.ndim:
+            t = self.ranks.gather(t, self.axes[path], self.sizes[path])
+        return t
 
     def fill(self, model: nn.Module, from_: nn.Module) -> None:
         """Give `model`, whose weights are not split, the values of `from_`, whose weights are."""
@@ -77,20 +90,30 @@ class Sharding:
         if self.partial:
             self.ranks.sum_gradients((trained[path] for path in self.partial if path in trained), self.ranks.model_group)
         if self.ranks.data > 1:
-            self.ranks.sum_gradients(trained.values(), self.ranks.data_group)
+            self.ranks.sum_gradients((p for path, p in trained.items() if path not in self.rows), self.ranks.data_group)
+        if self.rows and self.ranks.copies_group is not None:  # those of the ranks that share a copy were summed as they came
+            self.ranks.sum_gradients((p for path, p in trained.items() if path in self.rows), self.ranks.copies_group)
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """Return the norm of the gradients of a complete model, of which this rank has its part, in float64."""
-        squares = torch.zeros(2, dtype=torch.float64)
+        squares = torch.zeros(2, 2, dtype=torch.float64)
         for path, gradient in gradients.items():
-            squares[int(path in self.axes)] += gradient.double().square().sum().cpu()
-        return (squares[0] + self.ranks.add_up(squares[1:], self.ranks.model_group)[0]).sqrt()
+            squares[int(path in self.rows), int(path in self.axes)] += gradient.double().square().sum().cpu()
+        of_rows = self.ranks.add_up(squares[1], self.ranks.shard_group) if self.rows else squares[1]
+        once, parts = squares[0] + of_rows
+        if self.ranks.sharing > 1:
+            parts = self.ranks.add_up(parts[None], self.ranks.model_group)[0]
+        norm: Tensor = (once + parts).sqrt()
+        return norm
 
     def clip(self, model: nn.Module, most: float) -> float:
         """Scale the gradients so that their norm is `most` at most. Returns the norm that they had."""
         if self.ranks.sharing == 1:
             return float(nn.utils.clip_grad_norm_(model.parameters(), most))
-        gradients = {path: p.grad for path, p in model.named_parameters() if p.grad is not None}
+        return self.scale({path: p.grad for path, p in model.named_parameters() if p.grad is not None}, most)
+
+    def scale(self, gradients: Mapping[str, Tensor], most: float) -> float:
+        """Clip this rank's part of the gradients by the norm of all of them. Returns the norm."""
         norm = self.norm(gradients)
         factor = (most / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_
         for gradient in gradients.values():
@@ -98,10 +121,29 @@ class Sharding:
         return float(norm)
 
 
-def split(model: Decoder | EncoderDecoder, ranks: Ranks) -> Sharding:
-    """Leave a model this rank's part of its weights, in its place. A UseError for a model that cannot be split so."""
-    if ranks.sharing == 1:
-        return Sharding(ranks)
+def plain(t: Tensor) -> Tensor:
+    """Return this rank's rows of a weight that is shared out over data ranks, or of its gradient; another tensor as it is."""
+    own: Tensor = t.to_local() if hasattr(t, "to_local") else t
+    return own
+
+
+def split(model: Decoder | EncoderDecoder, ranks: Ranks, dtype: torch.dtype | None = None) -> Sharding:
+    """Leave a model this rank's part of its weights, in its place. A UseError for a model that cannot be split so.
+
+    dtype: in which it computes with weights that are shared out over data ranks, by default theirs.
+    """
+    sharding = Sharding(ranks) if ranks.sharing == 1 else split_model(model, ranks)
+    if ranks.shard == 1:
+        return sharding
+    from pellucid.data_shards import share_out  # with torch's FSDP2, which a single process does not need
+
+    if any(isinstance(p, Blocks) for p in model.parameters()):
+        raise UseError("ranks.part", part="quant", over=f"shard={ranks.shard}")
+    return replace(sharding, rows=share_out(model, ranks, dtype))
+
+
+def split_model(model: Decoder | EncoderDecoder, ranks: Ranks) -> Sharding:
+    """Leave a model this rank's heads, neurons, experts and rows of the vocabulary, in its place."""
     check(model, ranks)
     modules = {path: m for path, m in model.named_modules() if getattr(m, "ranks", None) is ALONE}  # a part says that it can be split
     parts = {path: shared_of(m, ranks) for path, m in modules.items()}

@@ -30,7 +30,7 @@ def got(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("grid", ["data=2 tensor=1", "data=1 tensor=2"])
 def test_a_rank_killed_at_a_border_of_the_disk(got: dict[str, Any], grid: str, victim: int) -> None:
-    """The newest state is whole and of the bits of a run that nobody killed, the other rank ends, and the run goes on to the same bits."""
+    """The newest state is whole and of the bits of a run without a kill, the other rank ends, and the run goes on to the same bits."""
     case = got["kills"][f"{grid} {victim}"]
     assert case["killed"] == len(case["survivors"]) >= (20 if FULL else 2)
     assert case["wrong"] == case["ends"] == [] and set(case["survivors"]) == {1}

@@ -37,6 +37,21 @@ def test_ranks_of_experts_train_as_one_does(measured: Callable[[str, int], Measu
     assert max(got.values()) < BOUND, got
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("grid", ["data=2 tensor=1 shard=2", "data=2 tensor=2 shard=2", "data=4 tensor=1 shard=2"])
+def test_data_ranks_that_share_weights_out_train_as_one_does(measured: Callable[[str, int], Measured], grid: str, family: str) -> None:
+    """Each has half of the rows of every weight, gradient and moment, beside its heads or another copy; GPT-2's table is its head, too.
+
+    Of three documents that four ranks share one rank has none, and runs one that counts nothing.
+    """
+    processes = 2 if grid == "data=2 tensor=1 shard=2" else 4
+    if family not in (("gpt2", "qwen3_next") if processes == 2 else ("deepseek_v3",)) and not FULL:
+        pytest.skip("PELLUCID_FULL=1")
+    got = measured("trained", processes)[f"{family} {grid}"]
+    assert got.pop("tokens") == 0
+    assert max(got.values()) < BOUND, got
+
+
 def test_weights_of_every_neuron_train_as_on_one_rank(measured: Callable[[str, int], Measured]) -> None:
     """Apertus' activation has two learned numbers, of which each rank's neurons give a part of the gradient."""
     got = measured("trained", 2)["apertus data=1 tensor=2"]
@@ -49,6 +64,7 @@ MUTANTS = (
     "gradients are averaged", "a rank divides by its own targets", "a split weight's norm is one rank's",
     "complete experts share nothing", "an expert's bias is added in part", "experts run other experts' rows",
     "the norm of experts is one rank's", "a rank draws by a seed of its own",
+    "shards are averaged", "the norm of rows is one rank's",
 )  # fmt: skip
 
 
@@ -61,16 +77,16 @@ def test_a_wrong_exchange_is_seen(measured: Callable[[str, int], Measured], muta
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "llama"])
 def test_a_state_is_the_same_bytes_on_any_ranks(measured: Callable[[str, int], Measured], family: str) -> None:
-    """Saved on 2 x 2 ranks, loaded and saved on 4, loaded and saved on one: one file; and the grid's change is told.
+    """Saved on 2 x 2 ranks, loaded and saved on 4 of which two have a copy, on 4 that have one each, and on one: one file.
 
-    DeepSeek-V3's also on 2 data x 2 expert ranks.
+    The grid's change is told. DeepSeek-V3's also on 2 data x 2 expert ranks, and on 2 x 2 ranks with one copy.
     """
     got = measured("trained", 4)
     assert got[f"{family} weights.safetensors"] == got[f"{family} moments.safetensors"] == 1
     assert got[f"{family} says"] == "ranks (data=4 tensor=1 → data=1 tensor=1)" and got[f"{family} goes on"] == 4
 
 
-@pytest.mark.parametrize("grid", ["data=2 tensor=1", "data=1 tensor=2", "data=1 tensor=1 expert=2"])
+@pytest.mark.parametrize("grid", ["data=2 tensor=1", "data=1 tensor=2", "data=1 tensor=1 expert=2", "data=2 tensor=1 shard=2"])
 def test_a_run_goes_on_bit_for_bit(measured: Callable[[str, int], Measured], grid: str) -> None:
     """In float32, from a state of the same number of ranks: weights, corrections and moments."""
     assert measured("trained", 2)["resumed"][grid] == []

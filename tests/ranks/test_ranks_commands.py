@@ -88,6 +88,7 @@ def test_a_recipe_of_two_ranks_alone(recipe: Path) -> None:
     [
         ({"train__auxiliary": "0.1"}, RanksSettings(2, 1), "train.auxiliary is 0.1"),
         ({"train__optimizer": '"muon"'}, RanksSettings(1, 2), "train.optimizer is muon"),
+        ({"train__optimizer": '"muon"'}, RanksSettings(2, shard=2), "train.optimizer is muon, which .* data=2 tensor=1 shard=2 cannot"),
         ({}, RanksSettings(2, 1), "watch is"),
     ],
 )
@@ -104,6 +105,8 @@ def test_ranks_are_whole_numbers(recipe: Path, value: str) -> None:
         read_recipe(with_table(recipe, f"[ranks]\ndata = {value}"))
     with pytest.raises(TrainError, match=r"ranks.tensor is 2; allowed: 1, ranks.expert = 4"):
         read_recipe(with_table(recipe, "[ranks]\ntensor = 2\nexpert = 4"))
+    with pytest.raises(TrainError, match=r"ranks.shard is 2; allowed: a divisor of ranks.data, 3"):
+        read_recipe(with_table(recipe, "[ranks]\ndata = 3\nshard = 2"))
     with pytest.raises(TrainError, match=r"ranks\.pipeline is not known"):
         read_recipe(with_table(recipe, "[ranks]\npipeline = 2"))
 

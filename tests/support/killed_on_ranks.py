@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from forked_ranks import forked
-from pellucid import distributed
+from pellucid import distributed, signs_of_life
 from pellucid.distributed import join, number
 from pellucid.sharding import split
 from pellucid.training import loop, saves
@@ -74,7 +74,7 @@ def killed(folder: Path, sizes: Sizes, moment: int, victim: int) -> list[int]:
     """Train on two ranks, of which `victim` is killed when the first one is at this border. Returns their statuses."""
 
     def work(rank: int, later: list[int]) -> None:
-        distributed.NAMING = timedelta(seconds=0.3)
+        signs_of_life.NAMING = timedelta(seconds=0.3)
         if rank == 0:
             wrap = deadly(moment, os.getpid() if victim == 0 else later[0])
             for owner, name in BORDERS:
@@ -92,15 +92,15 @@ def contents(folder: Path) -> list[bytes]:
 def kills(root: Path) -> Measured:
     """Kill either rank at borders of the disk, at each of them in a full run, and take the run up again on both.
 
-    wrong: the moments after which no whole state was there though one had been, or one was another than that of the run that nobody
-    killed; ends: after which the run ended in other bits; survivors: the statuses of the rank that was not killed; forgetful: whether a
+    wrong: the moments after which no complete state was there though one had been, or one was another than that of the run without a
+    kill; ends: after which the run ended in other bits; survivors: the statuses of the rank that was not killed; forgetful: whether a
     second rank without the moments of its part ends in other bits.
     """
     out: Measured = {}
     for name, sizes in {"data=2 tensor=1": (2, 1, 1), "data=1 tensor=2": (1, 2, 1)}.items():
-        whole = root / f"whole-{name}"
-        assert forked(2, lambda rank, _, to=whole, sizes=sizes: trained(to, sizes)) == [0, 0]  # type: ignore[misc]
-        right = {state.name: contents(state) for state in (whole / "saves").iterdir()}
+        unharmed = root / f"unharmed-{name}"
+        assert forked(2, lambda rank, _, to=unharmed, sizes=sizes: trained(to, sizes)) == [0, 0]  # type: ignore[misc]
+        right = {state.name: contents(state) for state in (unharmed / "saves").iterdir()}
         for victim in (0, 1):
             got: Measured = {"killed": 0, "wrong": [], "ends": [], "survivors": []}
             for moment in range(1, 100) if FULL else (10 + 2 * victim + (sizes[0] == 2), 24 - 3 * victim):
@@ -119,8 +119,8 @@ def kills(root: Path) -> Measured:
                     got["ends"].append(moment)
                 shutil.rmtree(folder)
             out[f"{name} {victim}"] = got
-    shutil.rmtree(last := whole / "saves" / f"{STEPS:09d}")
-    assert forked(2, lambda rank, _: trained(whole, (1, 2, 1), True, True)) == [0, 0]
+    shutil.rmtree(last := unharmed / "saves" / f"{STEPS:09d}")
+    assert forked(2, lambda rank, _: trained(unharmed, (1, 2, 1), True, True)) == [0, 0]
     return out | {"forgetful": contents(last) != right[last.name]}
 
 
@@ -149,10 +149,10 @@ def narrowing(root: Path) -> Measured:
     statuses = forked(4, four) + forked(2, two) + forked(2, lambda rank, later: two(rank, later, 1e-6))
     alone = lambda rank, _: copied(shared_run(root / "1", (1, 1, 1), seed=8), root / "2 0.0" / "saves" / f"{STEPS:09d}")  # noqa: E731
     statuses += forked(1, alone)
-    found = {
+    digests = {
         name: [saves.digest(root / name / "saves" / f"{STEPS:09d}" / file) for file in FILES] for name in ("4", "2 0.0", "1", "2 1e-06")
     }
-    return {"statuses": statuses, "states": [found[name] for name in ("4", "2 0.0", "1")], "damaged": found["2 1e-06"]}
+    return {"statuses": statuses, "states": [digests[name] for name in ("4", "2 0.0", "1")], "damaged": digests["2 1e-06"]}
 
 
 if __name__ == "__main__":

@@ -22,8 +22,12 @@ from tiny import DECODERS
 
 OF_EXPERTS = ("deepseek_v3", "qwen3_moe", "gpt_oss")
 """With a correction and a shared expert; with neither; with biases."""
-GRIDS = {2: ((2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 2, 2)), 4: ((2, 2, 1), (2, 1, 2), (4, 1, 1))}
-"""By the number of processes: data, tensor and expert ranks."""
+SHARDED = (2, 1, 1, 2)
+GRIDS = {
+    2: ((2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 2, 2), SHARDED),
+    4: ((2, 2, 1), (2, 1, 2), (4, 1, 1), (4, 1, 1, 2), (2, 2, 1, 2)),
+}
+"""By the number of processes: data, tensor and expert ranks, and the shards of data ranks."""
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 PATIENCE = timedelta(seconds=60)
 Measured = dict[str, Any]

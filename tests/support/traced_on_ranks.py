@@ -126,7 +126,7 @@ def by_ring(sent: list[tuple[str, int]], ranks: int) -> dict[str, float]:
 def traced(root: Path) -> Measured:
     """Compare traces, texts and scores of two ranks that share a model with those of one."""
     out: Measured = {}
-    tensor, expert, both = (join(*sizes, patience=PATIENCE) for sizes in GRIDS[2][1:])
+    tensor, expert, both = (join(*sizes, patience=PATIENCE) for sizes in GRIDS[2][1:4])
     shared_by = [("pellucid/capitals", tensor), *(("pellucid/capitals-deepseek", ranks) for ranks in (tensor, expert, both))]
     for name, ranks in shared_by:
         alone, shared = load(name, dtype="float64"), load(name, dtype="float64")

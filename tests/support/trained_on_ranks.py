@@ -15,7 +15,7 @@ from pellucid.distributed import ExpertRanks, Ranks, join, number, started
 from pellucid.sharding import Sharding, split
 from pellucid.training.loop import UNSPLIT, TrainingRun, feed, moments_of
 from pellucid.training.objectives import Causal, Document
-from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, Measured, config, write_measured
+from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, SHARDED, Measured, config, write_measured
 from tiny import far, tiny
 from training import SETTINGS, WORDS
 
@@ -60,7 +60,7 @@ def trained(family: str, ranks: Ranks, root: Path, steps: int = STEPS, change: C
         sharding = change(model, sharding)
     run = run_of(model, root / "shared", sharding, seed=seed)
     run.backward(next(feed(run.documents, run.s, 0)))
-    gradients = {path: None if p.grad is None else sharding.joined(path, p.grad) for path, p in model.named_parameters()}
+    gradients = {path: sharding.joined(path, gradient) for path, gradient in run.weights.gradients().items()}
     curve = taken(run, steps)
     weights = {path: sharding.joined(path, t.detach()) for path, t in targets(model).items()}
     if number():
@@ -68,7 +68,7 @@ def trained(family: str, ranks: Ranks, root: Path, steps: int = STEPS, change: C
     one = alone(family, root.parent)
     pairs = list(zip(one.curve, curve, strict=False))
     return {
-        "gradients": max(map(missed, one.gradients.values(), gradients.values())),
+        "gradients": max(missed(gradient, gradients.get(path)) for path, gradient in one.gradients.items()),
         "loss": max(abs(a["loss"] - b["loss"]) for a, b in pairs),
         "gradient": max(abs(a["gradient"] - b["gradient"]) / a["gradient"] for a, b in pairs),
         "tokens": max(abs(a["tokens"] - b["tokens"]) for a, b in pairs),
@@ -102,11 +102,11 @@ def missed(one: Tensor | None, other: Tensor | None) -> float:
 def states(root: Path) -> Measured:
     """Save a state on 2 x 2 ranks, load it on 4 data ranks, save it there, and load that alone: the same bytes each time.
 
-    Of experts also on 2 data x 2 expert ranks, between the two.
+    Between the two also on 4 data ranks of two shards; of experts on 2 data x 2 expert ranks, and on 2 shards x 2 tensor ranks.
     """
     out: Measured = {}
     for family in ("deepseek_v3", "llama"):
-        grids, before = ((2, 2, 1), *[(2, 1, 2)] * (family == "deepseek_v3"), (4, 1, 1)), None
+        grids, before = ((2, 2, 1), *[(2, 1, 2), (2, 2, 1, 2)] * (family == "deepseek_v3"), (4, 1, 1, 2), (4, 1, 1)), None
         names = ["x".join(map(str, sizes)) for sizes in grids]
         for name, sizes in zip(names, grids, strict=True):
             ranks = join(*sizes, patience=PATIENCE)
@@ -137,7 +137,7 @@ def states(root: Path) -> Measured:
 def resumed(root: Path) -> Measured:
     """Take six steps in float32, and the last three of them once more from a state; count the tensors that differ by a bit."""
     out: Measured = {}
-    for sizes in GRIDS[2][:3]:
+    for sizes in (*GRIDS[2][:3], SHARDED):
         ranks, ends = join(*sizes, patience=PATIENCE), list[dict[str, Tensor]]()
         for again in (False, True):
             model = tiny(config("deepseek_v3"), torch.float32, seed=3 if again else 0)
@@ -150,9 +150,24 @@ def resumed(root: Path) -> Measured:
                 run.save()
             dist.barrier()
             taken(run, 3)
-            ends.append({path: t.detach() for path, t in targets(model).items()} | moments_of(run))
+            ends.append({path: t.detach() for path, t in run.weights.changing().items()} | moments_of(run))
         out[str(ranks)] = [path for path, t in ends[0].items() if not torch.equal(t, ends[1][path])]
     return {"resumed": out}
+
+
+def averaged(model: Any, sharding: Sharding) -> Sharding:
+    """Make the mutant whose shards take the mean of their gradients."""
+    for module in model.modules():
+        if hasattr(module, "set_gradient_divide_factor"):
+            module.set_gradient_divide_factor(2.0)
+    return sharding
+
+
+class OwnNorm(Ranks):
+    """Data ranks whose clip sees the squares of their own rows alone."""
+
+    def add_up(self, x: Tensor, group: Any) -> Tensor:
+        return x if group is self.shard_group and x.dtype == torch.float64 else super().add_up(x, group)
 
 
 class Unshared(Ranks):
@@ -232,7 +247,7 @@ def other_ranks(kind: type[Ranks]) -> Change:
 
 def mutants(root: Path) -> Measured:
     """Measure what each mutant gets wrong, in three steps."""
-    data, tensor, expert = (join(*sizes, patience=PATIENCE) for sizes in GRIDS[2][:3])
+    data, tensor, expert, shard = (join(*sizes, patience=PATIENCE) for sizes in (*GRIDS[2][:3], SHARDED))
     made: dict[str, tuple[str, Ranks, Change | None]] = {
         "none": ("deepseek_v3", tensor, None),
         "latent attention shares nothing": ("deepseek_v3", tensor, unshared(".attn")),
@@ -246,6 +261,8 @@ def mutants(root: Path) -> Measured:
         "an expert's bias is added in part": ("gpt_oss", expert, of_experts(SharedBias)),
         "experts run other experts' rows": ("qwen3_moe", expert, of_experts(OtherRows)),
         "the norm of experts is one rank's": ("qwen3_moe", expert, other_ranks(Unnormed)),
+        "shards are averaged": ("llama", shard, averaged),
+        "the norm of rows is one rank's": ("llama", shard, other_ranks(OwnNorm)),
     }
     own = {"a rank draws by a seed of its own": trained("llama", data, root / "seeds", 3, seed=S.seed + number())}
     return own | {name: trained(family, ranks, root / name, 3, change) for name, (family, ranks, change) in made.items()}
@@ -258,8 +275,10 @@ class Unnormed(Ranks):
         return x if x.shape == (1,) and x.dtype == torch.float64 else super().add_up(x, group)
 
 
-def families_of(data: int, tensor: int, expert: int) -> tuple[str, ...]:
+def families_of(data: int, tensor: int, expert: int, shard: int = 1) -> tuple[str, ...]:
     """Return the families that a grid trains; of the larger ones one, but for a full run."""
+    if shard > 1:
+        return FAMILIES if FULL else ("gpt2", "qwen3_next") if (data, tensor) == (2, 1) else ("deepseek_v3",)
     if expert > 1:
         return OF_EXPERTS if FULL or (data, tensor) == (1, 1) else ("deepseek_v3",)
     if data == 4 and not FULL:

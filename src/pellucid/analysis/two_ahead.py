@@ -17,10 +17,11 @@ from pellucid.nn.multi_token import MultiTokenPrediction
 from pellucid.nn.transformer import cast
 from pellucid.ops.sampling.stages import logprobs
 from pellucid.tracing import watch
-from pellucid.training.loop import batches, initialise, learning_rate
+from pellucid.training.loop import batches, initialise
 from pellucid.training.objectives import IGNORED, stacked
 from pellucid.training.optimizers import optimizer
 from pellucid.training.recipe import TrainSettings
+from pellucid.training.schedule import learning_rate
 from pellucid.watching.meta import META
 
 HELD_OUT, BATCH, RATE, SPREAD, SEED = 128, 16, 1e-2, 0.02, 0

@@ -63,6 +63,6 @@ def leave() -> None:
 
 def speaks() -> bool:
     """True if this process is the first of several to have an error."""
-    from pellucid.distributed import speaks
+    from pellucid.signs_of_life import speaks
 
     return speaks()

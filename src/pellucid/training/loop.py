@@ -22,8 +22,8 @@ from pellucid.errors import NotFiniteError, TrainError
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.sharding import Sharding
-from pellucid.training.balance import balance_of
-from pellucid.training.criterion import PLAIN, Criterion, CrossEntropy, Figures, added, losses, targets_in
+from pellucid.training.balance import Balance, balance_of
+from pellucid.training.criterion import PLAIN, Criterion, CrossEntropy, Figures, StepPart, added, losses, targets_in
 from pellucid.training.dropout import Dropout
 from pellucid.training.identity import digest, identity, require
 from pellucid.training.not_finite import first_broken
@@ -33,6 +33,7 @@ from pellucid.training.recipe import TrainSettings
 from pellucid.training.recompute import Recompute
 from pellucid.training.save_thread import SaveThread
 from pellucid.training.saves import newest, read_state, save_state, set_aside
+from pellucid.training.schedule import learning_rate
 from pellucid.training.text_rows import TrainingRows
 from pellucid.training.trained_weights import weights_of
 
@@ -74,23 +75,6 @@ def batches(documents: Sequence[Document], s: TrainSettings) -> Iterator[list[in
 def feed(documents: Sequence[Document], s: TrainSettings, step: int) -> Iterator[list[int]]:
     """Yield the indices of each step's documents from `step` on: those of texts are computed, others drawn from the first step on."""
     return documents.steps(step, s.batch) if isinstance(documents, TrainingRows) else islice(batches(documents, s), step, None)
-
-
-def learning_rate(step: int, s: TrainSettings) -> float:
-    """Return the rate of a step: a linear warm-up of `warmup` steps, then by the schedule down to `floor` of the full rate."""
-    if step < s.warmup:
-        return s.learning_rate * (step + 1) / s.warmup
-    part = (step - s.warmup) / max(1, s.steps - s.warmup)
-    return s.learning_rate * (s.floor + (1 - s.floor) * SHAPES[s.schedule](part, step, s))
-
-
-SHAPES: dict[str, Callable[[float, int, TrainSettings], float]] = {
-    "cosine": lambda part, step, s: 0.5 * (1 + math.cos(math.pi * part)),
-    "linear": lambda part, step, s: 1 - part,
-    "constant": lambda part, step, s: 1.0,
-    "wsd": lambda part, step, s: min(1.0, (s.steps - step) / (s.steps - s.stable)),  # warm-up, stable, decay: arXiv 2404.06395
-}
-"""From 1 to 0 over the steps after the warm-up. part: the share of them that is over."""
 
 
 def micro_batches(numbers: list[int], micro: int | None) -> list[list[int]]:
@@ -153,7 +137,7 @@ class TrainingRun:
         self.model, self.objective, self.documents, self.s, self.folder = model, objective, documents, s, folder
         self.sharding, self.ranks = sharding, sharding.ranks
         self.balance, self.dropout = balance_of(model, s), Dropout(model, s.seed)
-        self.weights, self.recompute = weights_of(model, s, self.ranks.count > 1), Recompute(model, s.recompute)
+        self.weights, self.recompute = weights_of(model, s, sharding), Recompute(model, s.recompute)
         self.optimizer, self.step, self.tokens = optimizer(self.weights, s), 0, 0
         self.saves = SaveThread()
         self.skipped = 0  # steps in a row, up to the last one, that changed nothing
@@ -189,7 +173,8 @@ class TrainingRun:
         while self.step < self.s.steps:
             entry = take(next(steps))
             if self.held_out is not None and (self.step % self.held_out.every == 0 or self.step == self.s.steps):
-                entry |= self.held_out.entry(self.model)
+                with self.ranks.computing():
+                    entry |= self.held_out.entry(self.model)
             self.log(entry)
             on(entry)
             if self.step % self.s.log_every == 0 or self.step == self.s.steps:
@@ -264,12 +249,14 @@ class TrainingRun:
         parts = self.batches(numbers)
         targets, units = self.ranks.totals([sum(map(targets_in, parts)), sum(map(self.criterion.units, parts))])
         self.weights.clear()
-        for part in losses(self.criterion, self.model, parts, self.balance, self.draws(), int(units)):
-            value, figures = value + float(part.loss.detach()), added(figures, part.figures)
-            if not math.isfinite(value):
-                break
-            self.recompute.give_back()
-            part.differentiated.backward()
+        with self.ranks.computing():
+            for part in self.forwards(numbers, parts, self.balance, int(units)):
+                value, figures = value + float(part.loss.detach()), added(figures, part.figures)
+                broken = not math.isfinite(value)
+                if self.ranks.any_beside(broken) if self.ranks.shard > 1 else broken:  # the next forward needs all that share weights
+                    break
+                self.recompute.give_back()
+                part.differentiated.backward()
         if self.ranks.data > 1:
             names = self.criterion.figures
             value, *sums = self.ranks.totals([value, *(figures.get(name, 0.0) for name in names)])
@@ -278,6 +265,17 @@ class TrainingRun:
             raise NotFiniteError("train.loss", step=self.step + 1, value=value, where=self.first_broken(numbers, parts, False))
         self.weights.sum_gradients(self.sharding)
         return Differentiated(numbers, value, figures, parts, int(targets), started)
+
+    def forwards(self, numbers: list[int], parts: list[Batch], balance: Balance, units: int | None = None) -> Iterator[StepPart]:
+        """Yield each part of a step on the documents `numbers`. Where data ranks share weights out, one with fewer parts than another runs
+        its last one, or a document, once more and counts none of it: a block's weights are there while all of them run it.
+        """
+        if idle := self.ranks.most(len(parts)) - len(parts):
+            batch = [*parts, *self.criterion.batches(self.model, self.objective, [[self.documents[numbers[0]]]], self.step)][-1]
+        yield from losses(self.criterion, self.model, parts, balance, self.draws(), units)
+        for _ in range(idle):
+            nothing = self.model(*batch.inputs).sum() * 0
+            yield StepPart(nothing, nothing, {})
 
     def update(self, given: "Differentiated") -> dict[str, Any]:
         """Change the weights by the gradients of a step, and return its log entry. A TrainError if the gradient is not finite."""
@@ -320,8 +318,8 @@ class TrainingRun:
 
     def save(self) -> None:
         """Save everything that the next step depends on, with the log so far: the same files from any number of ranks."""
-        moments = {name: self.sharding.joined(name.split(":")[0], v) for name, v in moments_of(self).items()}
-        weights = {path: self.sharding.joined(path, t.detach()) for path, t in self.weights.changing().items()}
+        moments = self.joined({name: (name.split(":")[0], t) for name, t in moments_of(self).items()})
+        weights = self.joined({path: (path, t.detach()) for path, t in self.weights.changing().items()})
         if not self.ranks.first:
             return
         about, step = {"tokens": self.tokens, "skipped": self.skipped, "identity": self.identity}, self.step
@@ -340,6 +338,11 @@ class TrainingRun:
             self.saves.start(save)
         else:
             save()
+
+    def joined(self, parts: Mapping[str, tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """Return by name the tensors that the ranks' parts make, on the first rank alone, which keeps them. parts: with a weight's path."""
+        every = ((name, self.sharding.joined(path, t)) for name, (path, t) in parts.items())
+        return {name: t for name, t in every if self.ranks.first}
 
     def resume(self, restart: bool = False, inexact: bool = False) -> list[str]:
         """Resume from the newest state that verifies, or start if none was saved. Returns the faults of later states, moved aside.

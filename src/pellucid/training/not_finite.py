@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 
 from pellucid.training.balance import balance_of
-from pellucid.training.criterion import losses
 from pellucid.training.objectives import Batch
 from pellucid.watching.watch import Seen, Watch, watch
 
@@ -35,15 +34,17 @@ def first_broken(run: "TrainingRun", numbers: list[int], batches: list[Batch], g
             return None
         return known.setdefault("first", x.detach())
 
-    with watch(run.model, keep=None if gradient else keep, grad=gradient) as seen, run.recompute.off():
-        for i, part in enumerate(losses(run.criterion, run.model, batches, balance_of(run.model, run.s), run.draws())):
+    with watch(run.model, keep=None if gradient else keep, grad=gradient) as seen, run.recompute.off(), run.ranks.computing():
+        for i, part in enumerate(run.forwards(numbers, batches, balance_of(run.model, run.s))):
             if gradient:
                 part.differentiated.backward()
             broken = first_of(seen, gradient)
-            if run.ranks.any_of_model(broken is not None):  # they stop together, since the next forward exchanges
+            if run.ranks.any_beside(broken is not None):  # they stop together, since the next forward exchanges
                 if broken is None:
                     return None
                 s, at = broken
+                if i >= len(batches):  # a forward of another rank's weights, which counts nothing
+                    return BrokenTensor(s.path, None)
                 text = text_of(s, at, batches[i])
                 texts = run.criterion.texts(parts[i])
                 return BrokenTensor(s.path, texts[text] if text is not None and text < len(texts) else None)

@@ -74,7 +74,7 @@ def run_recipe(
     KeyboardInterrupt.
     """
     recipe, resume = read_recipe(path, root), resume or restart or inexact
-    ranks, folder = join(recipe.ranks.data, recipe.ranks.tensor, recipe.ranks.expert), out or Path("runs") / recipe.name
+    ranks, folder = join(*vars(recipe.ranks).values()), out or Path("runs") / recipe.name
     check_ranks(recipe)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -90,7 +90,7 @@ def run_recipe(
             recipe = with_steps(recipe, objective, documents)
             criterion = criterion_of(recipe, start, objective, both, folder / DATA)
             kept = held_out(recipe, objective, out_of_training, criterion)
-            sharding = split(start.model, ranks)
+            sharding = split(start.model, ranks, None if recipe.train.dtype == "float32" else getattr(torch, recipe.train.dtype))
             run = TrainingRun(start.model, objective, documents, recipe.train, folder, kept, origin(recipe, start), criterion, sharding)
             if isinstance(documents, TrainingRows):
                 progress(documents.figures())
@@ -134,24 +134,24 @@ def make_folder(folder: Path, resume: bool) -> None:
 def check_ranks(recipe: Recipe) -> None:
     """Raise TrainError for what a recipe asks of several ranks and they cannot do."""
     r, s = recipe.ranks, recipe.train
-    several, sharing = r.processes > 1, max(r.tensor, r.expert) > 1
+    several, sharing = r.processes > 1, max(r.tensor, r.expert, r.shard) > 1
     refused = {
         "objective": (several and recipe.objective == "reward", recipe.objective),
         "watch": (several and recipe.watch is not None, "…"),
         "train.auxiliary": (r.data > 1 and s.auxiliary > 0, s.auxiliary),  # of each forward's loads, which are those of other documents
-        "train.optimizer": (r.tensor > 1 and s.optimizer != "adamw", s.optimizer),  # Muon needs complete matrices
+        "train.optimizer": (max(r.tensor, r.shard) > 1 and s.optimizer != "adamw", s.optimizer),  # Muon needs complete matrices
         "adapter": (sharing and recipe.adapter is not None, "…"),
         "adapter.dropout": (r.data > 1 and recipe.adapter is not None and recipe.adapter.dropout > 0, "…"),  # drawn by micro-batch
         "eval.quiz": (several and recipe.evaluate is not None and recipe.evaluate.quiz > 0, "…"),
     }
     for field, (wrong, value) in refused.items():
         if wrong:
-            raise TrainError("recipe.ranks", path=recipe.path, field=field, found=value, grid=grid(r.data, r.tensor, r.expert))
+            raise TrainError("recipe.ranks", path=recipe.path, field=field, found=value, grid=grid(*vars(r).values()))
 
 
 def joined(start: Start, sharding: Sharding) -> Start:
     """Return the model that the ranks have trained, complete; every rank takes part."""
-    if not sharding.axes:
+    if not sharding.divided:
         return start
     model = build(start.model.config)
     sharding.fill(model, start.model)

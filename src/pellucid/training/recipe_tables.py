@@ -66,11 +66,13 @@ class RanksSettings:
     """The [ranks] table of a recipe. data: processes that share a step's documents.  tensor: those that share heads and neurons.
 
     expert: those that share complete experts. tensor is then as many, of the same processes, or 1.
+    shard: the data processes that have one copy of weights, gradients and moments between them.
     """
 
     data: int = 1
     tensor: int = 1
     expert: int = 1
+    shard: int = 1
 
     @property
     def processes(self) -> int:
@@ -169,7 +171,8 @@ def ranks_settings(path: Path, given: dict[str, Any]) -> RanksSettings:
     """Return the [ranks] table, checked. That as many processes run is checked when the run begins."""
     known(path, "ranks.", given, {f.name for f in fields(RanksSettings)})
     require(path, "ranks", given, {name: (type(n) is int and 0 < n < 1 << 16, "int > 0") for name, n in given.items()})
-    tensor, expert = given.get("tensor", 1), given.get("expert", 1)
+    tensor, expert, data, shard = (given.get(name, 1) for name in ("tensor", "expert", "data", "shard"))
+    require(path, "ranks", given, {"shard": (data % shard == 0, f"a divisor of ranks.data, {data}")})
     require(path, "ranks", given, {"tensor": (expert == 1 or tensor in (1, expert), f"1, ranks.expert = {expert}")})
     return RanksSettings(**given)
 

@@ -4,9 +4,13 @@ float32     the model's own: read, differentiated and changed
 bfloat16    the model has them rounded, so that forward and backward compute in bfloat16; the optimizer changes float32 master
             weights by float32 moments (arXiv 1710.03740), and the model's are rounded from these after each step
 
+With shards of data ranks the weights are FSDP2's, complete in either dtype while a block runs; the optimizer changes a rank's rows of
+them, in float32 or wider, which are the master weights too.
+
 bytes of a weight     itself  gradient  master  moments
 float32                    4         4               8
 bfloat16                   2         2       4       8       with several forwards a step, or ranks, gradients are added in float32: 4
+either, over n shards    4/n       4/n             8/n       and the weights and gradients of the block that runs
 """
 
 from collections.abc import Iterator
@@ -17,7 +21,7 @@ from torch import Tensor, nn
 
 from pellucid.checkpoint.fill import targets
 from pellucid.nn.transformer import cast
-from pellucid.sharding import Sharding
+from pellucid.sharding import Sharding, plain
 from pellucid.training.optimizers import AdamW
 from pellucid.training.recipe import TrainSettings
 
@@ -138,6 +142,34 @@ class MasterWeights(TrainedWeights):
             p.data = self.masters[path].detach().clone()
 
 
+class ShardWeights(TrainedWeights):
+    """A rank's rows of the weights of a model that is shared out over data ranks, and what is complete on each."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.own_rows = {path: nn.Parameter(plain(p.detach())) if plain(p) is not p else p for path, p in trained(model).items()}
+        self.of = {id(p): self.own_rows[path] for path, p in trained(model).items()}
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from self.own_rows.items()
+
+    def own(self, parameter: nn.Parameter) -> nn.Parameter:
+        return self.of.get(id(parameter), parameter)
+
+    def changing(self) -> dict[str, Tensor]:
+        return {path: self.own_rows.get(path, t) for path, t in changing(self.model).items()}
+
+    def sum_gradients(self, sharding: Sharding) -> None:
+        """Take the gradients of a rank's rows from the model, and add to the others those of the other ranks."""
+        for path, p in trained(self.model).items():
+            if (own := self.own_rows[path]) is not p:
+                own.grad, p.grad = None if p.grad is None else plain(p.grad), None
+        super().sum_gradients(sharding)
+
+    def clip(self, sharding: Sharding, most: float) -> float:
+        return sharding.scale(self.gradients(), most)
+
+
 def add_up(master: nn.Parameter, p: Tensor) -> None:
     """Add the gradient of one forward to the master's, and drop it."""
     assert p.grad is not None
@@ -148,11 +180,14 @@ def add_up(master: nn.Parameter, p: Tensor) -> None:
     p.grad = None
 
 
-def weights_of(model: nn.Module, s: TrainSettings, several: bool = False) -> TrainedWeights:
+def weights_of(model: nn.Module, s: TrainSettings, sharding: Sharding) -> TrainedWeights:
     """Return the weights of a run in the dtype of its settings; a model in another one, as tests have it, keeps that for "float32".
 
-    several: a step has forwards on several ranks.
+    sharding: of the model over ranks.
     """
+    if sharding.rows:
+        return ShardWeights(model)
+    several = sharding.ranks.count > 1
     if s.dtype == "float32":
         return TrainedWeights(model)
     return MasterWeights(model, getattr(torch, s.dtype), several or (s.micro is not None and s.micro < s.batch))

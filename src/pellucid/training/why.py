@@ -18,9 +18,10 @@ from pellucid.ops import wide
 from pellucid.training.balance import Balance, balance_of
 from pellucid.training.criterion import PLAIN, Criterion, losses
 from pellucid.training.dropout import Dropout
-from pellucid.training.loop import TrainingRun, learning_rate
+from pellucid.training.loop import TrainingRun
 from pellucid.training.move import Move, adamw_move, clip_factor
 from pellucid.training.objectives import Batch
+from pellucid.training.schedule import learning_rate
 from pellucid.watching.pulls import Use, uses
 from pellucid.watching.watch import Seen, watch
 
