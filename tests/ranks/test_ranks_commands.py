@@ -17,6 +17,7 @@ import pytest
 from pellucid.commands import main
 from pellucid.commands.screen import Screen
 from pellucid.distributed import Ranks, join
+from pellucid.documents.recipe_bill import recipe_bill
 from pellucid.errors import TrainError, UseError
 from pellucid.nn.norm import HeadsRmsNorm
 from pellucid.sharding import split
@@ -24,6 +25,7 @@ from pellucid.training.pipeline import check_ranks
 from pellucid.training.recipe import read_recipe
 from pellucid.training.recipe_tables import RanksSettings
 from test_recipe import written
+from text_runs import recipe_of
 from tiny import DECODERS, QWEN3, tiny
 from training import corpus_of
 from under_torchrun import environment
@@ -133,6 +135,25 @@ def test_what_cannot_be_split() -> None:
             split(model, ranks)
         assert [p.shape for p in model.parameters()] == shapes
     assert any(isinstance(m, HeadsRmsNorm) for m in tiny(joint).modules())
+
+
+def test_the_bill_of_a_recipe_on_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two shards hold half, and send what they gather; in bfloat16 two copies have master weights beside those that are read."""
+
+    def rank(ranks: str, dtype: str = "float32") -> dict[str, int]:
+        path = recipe_of(tmp_path, train__dtype=f'"{dtype}"')
+        path.write_text(path.read_text() + ranks)
+        document = recipe_bill(path).document()
+        return {name: n["value"] for name, n in document.get("rank", {}).items()}
+
+    two, shards = rank("\n[ranks]\ndata = 2\n"), rank("\n[ranks]\ndata = 2\nshard = 2\n")
+    assert two["sent"] == two["added_up"] == two["weights"] and two["moments"] == 2 * two["weights"] and rank("") == {}
+    assert shards["weights"] - two["weights"] // 2 in range(2048) and shards["sent"] == shards["gathered"] + shards["scattered"]
+    narrow = rank("\n[ranks]\ndata = 2\n", "bfloat16")
+    assert narrow["weights"] * 2 == narrow["master"] == narrow["gradients"] == two["weights"]
+    path = recipe_of(tmp_path)
+    path.write_text(path.read_text() + "\n[ranks]\ndata = 2\nshard = 2\n")
+    assert main(["count", str(path)]) == 0 and "one rank of data=2 tensor=1 shard=2" in capsys.readouterr().out
 
 
 Running = subprocess.Popen[str]

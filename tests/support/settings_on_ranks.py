@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from billed_on_ranks import billed
 from pellucid.distributed import ALONE, Ranks, join, number
 from pellucid.nn.transformer import cast
 from pellucid.sharding import split
@@ -23,9 +24,9 @@ from pellucid.training.pipeline import examples, prepare
 from pellucid.training.recipe import read_recipe
 from pellucid.training.saves import digest
 from pellucid.training.start import fresh, origin
-from rank_grids import GRIDS, PATIENCE, Measured, config, write_measured
+from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, SHARDED, Measured, config, write_measured
 from tiny import far, tiny
-from trained_on_ranks import documents, run_of, taken
+from trained_on_ranks import FAMILIES, documents, run_of, taken
 
 THREE = GRIDS[2][:3]  # data ranks, tensor ranks, expert ranks
 
@@ -39,8 +40,7 @@ class Poisoned(CrossEntropy):
         if documents()[7].target[-2:] in lasts:
             loss = loss * float("nan")
         if documents()[12].target[-2:] in lasts:
-            p = next(model.parameters()).flatten()[:1]
-            loss = loss + (p - p).abs().sqrt().sum()  # 0, and its gradient 0 / 0
+            loss = loss + (loss - loss.detach()).abs().sqrt()  # 0, and its gradient 0 / 0
         return Judged(loss, figures)
 
 
@@ -68,7 +68,7 @@ def of_settings(root: Path, name: str, **how: Any) -> Measured:
     """Compare a family of experts on each kind of ranks with one rank, with settings of its own."""
     out: Measured = {}
     alone = Curve(run_of(tiny(config("qwen3_moe")), root / f"{name}-alone-{number()}", **how))
-    for sizes in THREE:
+    for sizes in (*THREE, SHARDED):
         ranks = join(*sizes, patience=PATIENCE)
         model = tiny(config("qwen3_moe"))
         run = run_of(model, root / f"{name}-{ranks}", split(model, ranks), **how)
@@ -81,7 +81,7 @@ def of_settings(root: Path, name: str, **how: Any) -> Measured:
 def disagreeing() -> Measured:
     """Let one rank alone find a broken tensor, in the first of several forwards of a step: the ranks stop together, and go on."""
     own, out = not_finite.first_of, Measured()
-    for sizes in THREE[1:]:
+    for sizes in (*THREE[1:], SHARDED):
         ranks = join(*sizes, patience=PATIENCE)
         model = tiny(config("qwen3_moe"))
         run = run_of(model, Path(os.devnull).parent, split(model, ranks), micro=1)
@@ -125,6 +125,8 @@ def narrow(root: Path) -> Measured:
             dist.barrier()
             before = run.folder / "saves" / f"{run.step:09d}"
             out[f"{ranks} state"] = digests(run) if number() == 0 else []
+    model, of_shards = tiny(config("llama"), torch.float32), join(*SHARDED, patience=PATIENCE)
+    out["shards far"] = of_data.far(Curve(run_of(model, root / "narrow-shards", split(model, of_shards, torch.bfloat16), **how)))
     model = tiny(config("llama"), torch.float32)
     mutant = replace(split(model, ranks_of_data), ranks=Rounding(**vars(ranks_of_data)))
     out["rounded far"] = of_data.far(Curve(run_of(model, root / "rounded", mutant, **how)))
@@ -213,7 +215,7 @@ def objectives(root: Path) -> Measured:
     """Compare preference and distillation on data and tensor ranks with one rank."""
     if number() == 0:
         write_data(root)
-    out, ranks_of = Measured(), [join(*sizes, patience=PATIENCE) for sizes in THREE[:2]]
+    out, ranks_of = Measured(), [join(*sizes, patience=PATIENCE) for sizes in (*THREE[:2], SHARDED)]
     dist.barrier()
     for name in RECIPES:
         alone = Curve(aimed(root, name, ALONE), 5)
@@ -227,6 +229,17 @@ def objectives(root: Path) -> Measured:
     return out
 
 
+def bills(root: Path) -> Measured:
+    """Compare what `count` says of a rank with what it holds and sends, on each kind of ranks; of bfloat16 where weights are shared out."""
+    out: Measured = {}
+    for sizes in (*THREE, SHARDED):
+        ranks = join(*sizes, patience=PATIENCE)
+        for family in FAMILIES if FULL else ("qwen3_moe",) if ranks.expert > 1 else ("gpt2", "deepseek_v3"):
+            if ranks.expert == 1 or family in OF_EXPERTS:
+                out[f"{family} {ranks}"] = billed(family, ranks, root)
+    return out | {"bfloat16": billed("llama", ranks, root, "bfloat16")}
+
+
 def settings(root: Path) -> Measured:
     """Measure all of these."""
     skipping = {"on_nan": "skip", "skips": 3, "criterion": Poisoned()}
@@ -237,6 +250,7 @@ def settings(root: Path) -> Measured:
         "first loss": taken(run_of(tiny(config("qwen3_moe")), root / f"first-{number()}", micro=1), 1)[0]["loss"],
         "narrow": narrow(root),
         "objectives": objectives(root),
+        "bills": bills(root),
     }
 
 

@@ -13,8 +13,11 @@ from pellucid.checkpoint.new_adapter import short, targeted
 from pellucid.checkpoint.tied import resolve
 from pellucid.config import Config
 from pellucid.counting import Bill
+from pellucid.counting.bill import BYTES
 from pellucid.counting.number import Number
+from pellucid.counting.ranks import Split
 from pellucid.counting.training_memory import Way, training
+from pellucid.counting.training_ranks import TrainingGrid, of_rank
 from pellucid.documents.count import Scenario, device_of, document
 from pellucid.errors import PellucidError, UseError
 from pellucid.families import understand
@@ -23,8 +26,8 @@ from pellucid.messages import say
 from pellucid.nn.transformer import build
 from pellucid.training.optimizers import orthogonalised
 from pellucid.training.pipeline import tokenizer_table
-from pellucid.training.recipe import Recipe, read_recipe
-from pellucid.training.recipe_tables import DistilSettings, RewardSettings
+from pellucid.training.recipe import ONE_PROCESS, Recipe, read_recipe
+from pellucid.training.recipe_tables import DistilSettings, RanksSettings, RewardSettings
 from pellucid.training.shards import TOKENIZER, load_tokenizer, size_of, taken
 from pellucid.training.start import base_folder
 from pellucid.training.texts import Texts
@@ -38,7 +41,7 @@ class RecipeBill:
     """A recipe's counts. bill: of one forward's rows, each full and of one document.  hour: the price of the device for an hour.
 
     steps: of the run, at least where the recipe gives tokens; None where it gives epochs, since the tokens are not made yet.
-    way: what trains, all weights or an adapter, and in which dtypes.
+    way: what trains, all weights or an adapter, and in which dtypes.  ranks: that share the training.
     """
 
     bill: Bill
@@ -46,6 +49,7 @@ class RecipeBill:
     forwards: int
     hour: float | None
     way: Way
+    ranks: RanksSettings = ONE_PROCESS
 
     @property
     def scenario(self) -> Scenario:
@@ -64,9 +68,21 @@ class RecipeBill:
         price = None if hours is None or self.hour is None else hours * self.hour
         return {"steps": self.steps, "tokens": forwards * s.batch * s.context, "flops": flops, "hours": hours, "price": price}
 
+    def rank(self) -> dict[str, Number]:
+        """Return the bytes that one of several ranks holds of weights, gradients and moments, and sends in a step to data ranks. {} for one
+        process, and for adapters, whose bytes are few.
+        """
+        r = self.ranks
+        if r.processes == 1 or self.way.rank is not None:
+            return {}
+        split = Split(tp=r.tensor, experts=r.expert)
+        narrow = int(BYTES[self.bill.setting.activations])
+        return of_rank(self.bill, TrainingGrid(split, r.data, r.shard, -(-self.forwards // r.data)), narrow=narrow)
+
     def document(self) -> dict[str, Any]:
         """Return the bill as JSON."""
-        return document(self.bill, self.scenario) | {"run": self.run()}
+        rank = {name: {"value": int(n), "formula": n.formula} for name, n in self.rank().items()}
+        return document(self.bill, self.scenario) | {"run": self.run()} | ({"rank": rank} if rank else {})
 
 
 def recipe_bill(path: Path, device: str | None = None, price: float | None = None, root: Path | None = None) -> RecipeBill:
@@ -100,7 +116,7 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
     if recipe.train.optimizer == "muon" and recipe.adapter is None:
         matrices = (c for c in bill.weights if orthogonalised(c.path, len(c.weight.shape)))
         way = replace(way, single=sum(c.times * c.weight.count for c in matrices))
-    return RecipeBill(bill, steps, recipe.train.batch // rows, price, way)
+    return RecipeBill(bill, steps, recipe.train.batch // rows, price, way, recipe.ranks)
 
 
 def require_memory(path: Path, root: Path, free: Callable[[], int | None] = free_memory) -> None:

@@ -2,21 +2,29 @@
 
 from rich.text import Text
 
+from pellucid.distributed import grid
 from pellucid.documents.amount import scaled
 from pellucid.documents.number import count, number
 from pellucid.documents.recipe_bill import RecipeBill
 from pellucid.messages import say
 from pellucid.terminal.bill import drawn
 from pellucid.terminal.table import Cell, Column, table
+from pellucid.terminal.training_and_ranks import COLUMNS as WITH_FORMULA
+from pellucid.terminal.training_and_ranks import row
 
 COLUMNS = [Column(), Column(">")]
+RANK = {
+    "weights": "count.train.weights", "gradients": "count.train.gradients", "moments": "count.train.moments",
+    "master": "count.train.master",    "gathered": "count.recipe.gathered", "scattered": "count.recipe.scattered", "added_up": "count.recipe.added_up",
+    "sent": "count.recipe.sent",
+}  # fmt: skip
 
 
 def drawn_recipe(given: RecipeBill, width: int) -> list[Text]:
     """Write the lines of `count` for a recipe."""
-    run = given.run()
+    run, of_rank = given.run(), rank_lines(given)
     if given.steps is None:
-        return drawn(given.bill, width, given.scenario)
+        return [*of_rank, *drawn(given.bill, width, given.scenario)]
     rows: list[list[Cell]] = [
         [say("count.recipe.tokens"), count(int(run["tokens"] or 0))],
         [say("count.recipe.flops"), scaled(run["flops"] or 0, "FLOP")],
@@ -26,4 +34,13 @@ def drawn_recipe(given: RecipeBill, width: int) -> list[Text]:
     if run["price"] is not None:
         rows.append([say("count.recipe.price"), number(run["price"])])
     head = Text(say("count.recipe.run", steps=count(given.steps)), "bold")
-    return [head, *table(rows, COLUMNS), Text(), *drawn(given.bill, width, given.scenario)]
+    return [head, *table(rows, COLUMNS), Text(), *of_rank, *drawn(given.bill, width, given.scenario)]
+
+
+def rank_lines(given: RecipeBill) -> list[Text]:
+    """Write what one of several ranks holds, and sends to data ranks in a step. [] for one process."""
+    counts, r = given.rank(), given.ranks
+    if not counts:
+        return []
+    rows = [row(say(RANK[name]), n, "B") for name, n in counts.items()]
+    return [Text(say("count.recipe.rank", grid=grid(r.data, r.tensor, r.expert, r.shard)), "bold"), *table(rows, WITH_FORMULA), Text()]
