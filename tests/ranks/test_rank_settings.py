@@ -72,3 +72,12 @@ def test_count_knows_what_a_rank_of_a_run_holds_and_sends(settings: dict[str, An
     for name, found in settings["bills"].items():
         assert all(said == held for said, held in found.values()), (name, found)
     assert len(settings["bills"]) == (19 if FULL else 8) and "scattered" in settings["bills"][f"gpt2 {GRIDS[3]}"]
+
+
+def test_tables_that_blocks_share_are_complete_on_each_rank(settings: dict[str, Any]) -> None:
+    """T5's distances, of which no block is the owner: their gradient is summed after the backward pass."""
+    stacks = ("encoder", "decoder")
+    assert settings["tables"] == {
+        "far": pytest.approx(0, abs=BOUND),
+        "complete": [f"{stack}.layers.0.attn.relative.weight" for stack in stacks],
+    }

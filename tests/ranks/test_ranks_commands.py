@@ -137,6 +137,12 @@ def test_what_cannot_be_split() -> None:
     assert any(isinstance(m, HeadsRmsNorm) for m in tiny(joint).modules())
 
 
+def test_a_fault_of_a_forward_is_no_lost_rank() -> None:
+    """Torch's exchanges inside of forwards fail by gloo's name; what else fails there is told as it is."""
+    with pytest.raises(RuntimeError, match="^shapes$"), Ranks(2, shard=2).computing():
+        raise RuntimeError("shapes")
+
+
 def test_the_bill_of_a_recipe_on_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two shards hold half, and send what they gather; in bfloat16 two copies have master weights beside those that are read."""
 

@@ -25,7 +25,7 @@ from pellucid.training.recipe import read_recipe
 from pellucid.training.saves import digest
 from pellucid.training.start import fresh, origin
 from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, SHARDED, Measured, config, write_measured
-from tiny import far, tiny
+from tiny import far, ids, tiny
 from trained_on_ranks import FAMILIES, documents, run_of, taken
 
 THREE = GRIDS[2][:3]  # data ranks, tensor ranks, expert ranks
@@ -240,6 +240,19 @@ def bills(root: Path) -> Measured:
     return out | {"bfloat16": billed("llama", ranks, root, "bfloat16")}
 
 
+def tables() -> Measured:
+    """Compare the gradients of T5, whose blocks share tables of distances, with weights that are shared out and on one rank."""
+    alone, shared = (tiny(config("t5")).requires_grad_(True) for _ in range(2))
+    ranks, given = join(*SHARDED, patience=PATIENCE), (ids(4, 7, seed=1), ids(4, 11))
+    sharding = split(shared, ranks)
+    alone(*given).square().sum().backward()
+    shared(*(x.chunk(2)[number()] for x in given)).square().sum().backward()
+    trained = dict(shared.named_parameters())
+    sharding.sum_gradients(trained)
+    pairs = ((p.grad, sharding.joined(path, trained[path].grad)) for path, p in alone.named_parameters() if p.grad is not None)
+    return {"far": max(far(one, other) for one, other in pairs), "complete": [path for path in trained if path not in sharding.rows]}
+
+
 def settings(root: Path) -> Measured:
     """Measure all of these."""
     skipping = {"on_nan": "skip", "skips": 3, "criterion": Poisoned()}
@@ -251,6 +264,7 @@ def settings(root: Path) -> Measured:
         "narrow": narrow(root),
         "objectives": objectives(root),
         "bills": bills(root),
+        "tables": tables(),
     }
 
 

@@ -15,8 +15,8 @@ from pellucid.terminal.training_and_ranks import row
 COLUMNS = [Column(), Column(">")]
 RANK = {
     "weights": "count.train.weights", "gradients": "count.train.gradients", "moments": "count.train.moments",
-    "master": "count.train.master",    "gathered": "count.recipe.gathered", "scattered": "count.recipe.scattered", "added_up": "count.recipe.added_up",
-    "sent": "count.recipe.sent",
+    "master": "count.train.master", "gathered": "count.recipe.gathered", "scattered": "count.recipe.scattered",
+    "added_up": "count.recipe.added_up", "sent": "count.recipe.sent",
 }  # fmt: skip
 
 
