@@ -139,7 +139,7 @@ def test_what_cannot_be_split() -> None:
 
 def test_a_fault_of_a_forward_is_no_lost_rank() -> None:
     """Torch's exchanges inside of forwards fail by gloo's name; what else fails there is told as it is."""
-    with pytest.raises(RuntimeError, match="^shapes$"), Ranks(2, shard=2).computing():
+    with pytest.raises(RuntimeError, match=r"^shapes$"), Ranks(2, shard=2).computing():
         raise RuntimeError("shapes")
 
 
