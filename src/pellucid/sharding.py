@@ -22,6 +22,7 @@ from pellucid.counting.weights import axes_of
 from pellucid.distributed import ALONE, ExpertRanks, Ranks
 from pellucid.errors import UseError
 from pellucid.nn.adapted import AdaptedLinear
+from pellucid.nn.adapted import place as place_adapted
 from pellucid.nn.linear import Embedding, Linear, SummedLinear, VocabularyEmbedding, VocabularyLinear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
@@ -157,6 +158,8 @@ def split_model(model: Decoder | EncoderDecoder, ranks: Ranks) -> Sharding:
             axes[path], sizes[path] = axis, p.shape[axis]
         elif shared == HEADS and (letters(dims) <= IN_A_HEAD or path.endswith(".down_bias")):
             partial.append(path)
+    # the A of a matrix whose rows are split is used for a rank's own rows of B
+    partial += [path for path, _ in model.named_parameters() if axes.get(path.replace(".lora_a.", ".lora_b.")) == 0 and path not in axes]
     sharding = Sharding(ranks, axes, sizes, tuple(partial), parts)
     for path, p in model.named_parameters():
         p.data = sharding.part(path, p.data).clone()
@@ -192,7 +195,10 @@ def place(part: nn.Module, ranks: Ranks) -> None:
     """Put a part on ranks, in its place: what leaves it is summed over them."""
     vars(part)["ranks"] = ranks
     for name in ("o", "down"):
-        if isinstance(linear := getattr(part, name, None), Linear):
+        linear = getattr(part, name, None)
+        if isinstance(linear, AdaptedLinear):
+            place_adapted(linear, ranks)
+        elif isinstance(linear, Linear):
             become(linear, SummedLinear, ranks)
     if (alibi := getattr(part, "alibi", None)) is not None:
         begin, end = ranks.bounds(len(alibi.slopes))
@@ -214,8 +220,10 @@ def axis_of(dims: str) -> int | None:
 def check(model: Decoder | EncoderDecoder, ranks: Ranks) -> None:
     """Raise a UseError for the first part of a model that cannot be split over these ranks."""
     over = f"tensor={ranks.tensor}" if ranks.tensor > 1 else f"expert={ranks.expert}"
-    if any(isinstance(m, AdaptedLinear) for m in model.modules()) or any(isinstance(p, Blocks) for p in model.parameters()):
-        raise UseError("ranks.part", part="adapter, quant", over=over)
+    if any(isinstance(p, Blocks) for p in model.parameters()):
+        raise UseError("ranks.part", part="quant", over=over)
+    if ranks.tensor > 1 and isinstance(model.head, AdaptedLinear):
+        raise UseError("ranks.part", part="head.adapters", over=over)
     if ranks.expert > 1 and not any(getattr(spec, "experts", 0) for spec in specs(model.config)):
         raise UseError("ranks.experts", over=f"expert={ranks.expert}")
     for spec in specs(model.config):

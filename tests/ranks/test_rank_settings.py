@@ -81,3 +81,11 @@ def test_tables_that_blocks_share_are_complete_on_each_rank(settings: dict[str, 
         "far": pytest.approx(0, abs=BOUND),
         "complete": [f"{stack}.layers.0.attn.relative.weight" for stack in stacks],
     }
+
+
+def test_adapters_train_on_ranks_of_a_model(settings: dict[str, Any]) -> None:
+    """B's rows or A's columns as their matrix is split, with a sum of the gradients of an A that all use; joined in float32."""
+    cases = settings["adapters"]
+    assert cases.pop("mutant") > 1e-3 and len(cases) == 3
+    for name, got in cases.items():
+        assert got["far"] < BOUND and got["joined"] < 1e-7 and got["gradient"] > 0.05, name

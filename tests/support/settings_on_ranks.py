@@ -20,7 +20,7 @@ from pellucid.training.criterion import CrossEntropy, Judged
 from pellucid.training.distillation import Distillation
 from pellucid.training.loop import TrainingRun, feed
 from pellucid.training.objectives import Batch
-from pellucid.training.pipeline import examples, prepare
+from pellucid.training.pipeline import examples, joined, prepare
 from pellucid.training.recipe import read_recipe
 from pellucid.training.saves import digest
 from pellucid.training.start import fresh, origin
@@ -253,6 +253,33 @@ def tables() -> Measured:
     return {"far": max(far(one, other) for one, other in pairs), "complete": [path for path in trained if path not in sharding.rows]}
 
 
+def adapters(root: Path) -> Measured:
+    """Train an adapter of latent attention and experts, and one of matrices that share A, on ranks of a model, and on one; then join it.
+
+    mutant: how far off it is if each rank trains its own A.
+    """
+    out, ranks_of = Measured(), [join(*sizes, patience=PATIENCE) for sizes in THREE[1:]]
+    for name in ("pellucid/capitals-deepseek", "pellucid/twelve-countries"):
+        text = f'name = "a"\n[model]\nfrom = "{name}"\n[adapter]\nrank = 2\n' + TRAINED.format(
+            data='files = ["lines.txt"]\npack = "stream"'
+        )
+        if number() == 0:
+            (root / "adapter.toml").write_text(text.replace("1e-3", "1e-2"))
+        dist.barrier()
+        recipe, alone = read_recipe(root / "adapter.toml"), aimed(root, "adapter", ALONE)
+        curve, given = Curve(alone, 5), (ids(2, 9),)
+        for ranks in ranks_of if name.endswith("deepseek") else ranks_of[:1]:
+            run = aimed(root, "adapter", ranks)
+            got = {"far": curve.far(Curve(run, 5)), "gradient": curve.log[-1]["gradient"]}
+            again = joined(recipe, fresh(recipe, run.objective)._replace(model=run.model), run).model
+            with torch.no_grad():
+                out[f"{name} {run.ranks}"] = got | {"joined": far(alone.model(*given), cast(again, torch.float64)(*given))}
+        dist.barrier()
+    mutant = aimed(root, "adapter", ranks_of[0])
+    mutant.sharding = replace(mutant.sharding, partial=())
+    return out | {"mutant": curve.far(Curve(mutant, 5))}
+
+
 def settings(root: Path) -> Measured:
     """Measure all of these."""
     skipping = {"on_nan": "skip", "skips": 3, "criterion": Poisoned()}
@@ -265,6 +292,7 @@ def settings(root: Path) -> Measured:
         "objectives": objectives(root),
         "bills": bills(root),
         "tables": tables(),
+        "adapters": adapters(root),
     }
 
 

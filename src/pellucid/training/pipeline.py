@@ -23,7 +23,7 @@ from pellucid.errors import CheckpointError, StoppedError, TrainError
 from pellucid.families.family import Family
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
-from pellucid.sharding import Sharding, split
+from pellucid.sharding import split
 from pellucid.tokenizer.chat_template import TEMPLATE_BYTES, TEMPLATE_FILE
 from pellucid.training import corpus, invented
 from pellucid.training.aim import criterion_of
@@ -114,7 +114,7 @@ def run_recipe(
                 meter.write(folder)
         try:
             if ended and not stop.received:
-                return finish(recipe, folder / ("model" if start.adapter is None else "adapter"), joined(start, sharding), run, progress)
+                return finish(recipe, folder / ("model" if start.adapter is None else "adapter"), joined(recipe, start, run), run, progress)
         except KeyboardInterrupt:
             pass  # the state of the last step is saved, and a run that goes on from it finishes
         raise StoppedError("train.stopped", step=run.step, steps=recipe.train.steps, folder=folder)
@@ -134,13 +134,13 @@ def make_folder(folder: Path, resume: bool) -> None:
 def check_ranks(recipe: Recipe) -> None:
     """Raise TrainError for what a recipe asks of several ranks and they cannot do."""
     r, s = recipe.ranks, recipe.train
-    several, sharing = r.processes > 1, max(r.tensor, r.expert, r.shard) > 1
+    several = r.processes > 1
     refused = {
         "objective": (several and recipe.objective == "reward", recipe.objective),
         "watch": (several and recipe.watch is not None, "…"),
         "train.auxiliary": (r.data > 1 and s.auxiliary > 0, s.auxiliary),  # of each forward's loads, which are those of other documents
         "train.optimizer": (max(r.tensor, r.shard) > 1 and s.optimizer != "adamw", s.optimizer),  # Muon needs complete matrices
-        "adapter": (sharing and recipe.adapter is not None, "…"),
+        "adapter": (r.shard > 1 and recipe.adapter is not None, "…"),
         "adapter.dropout": (r.data > 1 and recipe.adapter is not None and recipe.adapter.dropout > 0, "…"),  # drawn by micro-batch
         "eval.quiz": (several and recipe.evaluate is not None and recipe.evaluate.quiz > 0, "…"),
     }
@@ -149,13 +149,17 @@ def check_ranks(recipe: Recipe) -> None:
             raise TrainError("recipe.ranks", path=recipe.path, field=field, found=value, grid=grid(*vars(r).values()))
 
 
-def joined(start: Start, sharding: Sharding) -> Start:
-    """Return the model that the ranks have trained, complete; every rank takes part."""
-    if not sharding.divided:
+def joined(recipe: Recipe, start: Start, run: TrainingRun) -> Start:
+    """Return the model that the ranks of a run have trained, complete, with its adapter; every rank takes part."""
+    if not run.sharding.divided:
         return start
-    model = build(start.model.config)
-    sharding.fill(model, start.model)
-    return start._replace(model=model)
+    if start.adapter is None:
+        again = start._replace(model=build(start.model.config))
+    else:
+        run.weights.unrounded(start.model)
+        again = fresh(recipe, run.objective)
+    run.sharding.fill(again.model, start.model)
+    return again
 
 
 def prepare_data(path: Path, out: Path | None, root: Path | None = None) -> Path:
@@ -270,7 +274,8 @@ def finish_adapter(recipe: Recipe, folder: Path, start: Start, adapter: Adapter,
     """Measure the model with its adapter, and write the adapter's folder in PEFT's format, with its card and the recipe's template."""
     about_it = described(recipe, start.family, start.model.eval(), run, progress)
     try:
-        run.weights.unrounded(start.model)
+        if not run.sharding.divided:  # else they were joined so
+            run.weights.unrounded(start.model)
         save_adapter(folder, start.model, adapter, overwrite=True)
         for name, content in (template_of(recipe) | {"README.md": about_it.encode()}).items():
             with replacing(folder / name) as part:
