@@ -69,8 +69,8 @@ def test_other_objectives_train_as_on_one_rank(settings: dict[str, Any], objecti
 
 def test_count_knows_what_a_rank_of_a_run_holds_and_sends(settings: dict[str, Any]) -> None:
     """Weights, gradients and moments to the byte, and what a step sends of them, which a recorder of torch's exchanges counts."""
-    for name, found in settings["bills"].items():
-        assert all(said == held for said, held in found.values()), (name, found)
+    for name, pairs in settings["bills"].items():
+        assert all(counted == measured for counted, measured in pairs.values()), (name, pairs)
     assert len(settings["bills"]) == (19 if FULL else 8) and "scattered" in settings["bills"][f"gpt2 {GRIDS[3]}"]
 
 

@@ -1,4 +1,4 @@
-"""What a rank of a training run holds and sends in a step, beside what `count` says of it."""
+"""What a rank of a training run holds and sends in a step, beside what `count` has of it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def sent_by(ranks: Ranks) -> Iterator[Counter[str]]:
 
 
 def billed(family: str, ranks: Ranks, root: Path, dtype: str = "float32") -> Measured:
-    """Take one step of two forwards on each data rank; return by name what `count` says of a rank, and what this one held and sent."""
+    """Take one step of two forwards on each data rank; return by name what `count` says of a rank, and what this one own_bytes and sent."""
     cfg, rows = replace(config(family), vocab=98), 4 * ranks.data
     model = tiny(cfg, torch.float32)
     sharding = split(model, ranks, None if dtype == "float32" else getattr(torch, dtype))
@@ -68,10 +68,10 @@ def billed(family: str, ranks: Ranks, root: Path, dtype: str = "float32") -> Mea
     bill = counted(cfg, family, family, Setting(context=8, batch=1, **of_setting))
     grid = TrainingGrid(Split(tp=ranks.tensor, experts=ranks.expert), ranks.data, ranks.shard, 2)
     counts = {name: int(n) for name, n in of_rank(bill, grid, narrow=None if dtype == "float32" else 2).items()}
-    held = {
+    own_bytes = {
         "weights": sum(p.nbytes for p in run.weights.parameters()),
         "gradients": sum(p.nbytes for p in run.weights.parameters() if p.grad is not None),
         "moments": sum(t.nbytes for t in moments_of(run).values() if t.ndim),
     }
-    measured = held | dict(sent) | ({"sent": sum(sent.values())} if sent else {})
+    measured = own_bytes | dict(sent) | ({"sent": sum(sent.values())} if sent else {})
     return {name: [counts.get(name), measured.get(name)] for name in counts | measured}

@@ -34,14 +34,14 @@ class TrainingGrid:
     forwards: int = 1
 
 
-class Held(NamedTuple):
+class RankWeight(NamedTuple):
     """The numbers that the first rank has of one weight, as many as any. inside: of a block."""
 
     numbers: int
     inside: bool
 
 
-def held(bill: Bill, g: TrainingGrid) -> Iterator[Held]:
+def rank_weights(bill: Bill, g: TrainingGrid) -> Iterator[RankWeight]:
     """Yield what the first rank has of each weight that trains."""
     check(bill, g.split)
     rank = Rank(bill, g.split, (0, len(stack(bill.config))))
@@ -51,7 +51,7 @@ def held(bill: Bill, g: TrainingGrid) -> Iterator[Held]:
         shape = shard(bill, c, g.split)
         own = ceil(shape[0] / g.shard) * prod(shape[1:])
         for _ in range(rank.copies(c.path, c.times)):
-            yield Held(own, PLACE.fullmatch(c.path) is not None)
+            yield RankWeight(own, PLACE.fullmatch(c.path) is not None)
 
 
 def of_rank(bill: Bill, g: TrainingGrid, size: int = 4, narrow: int | None = None) -> dict[str, Number]:
@@ -60,7 +60,7 @@ def of_rank(bill: Bill, g: TrainingGrid, size: int = 4, narrow: int | None = Non
     size: bytes of a number of weights, gradients and moments.  narrow: of what a forward reads, by default the same. A rank with a copy of
     its own keeps such weights beside the master weights; one that shares a copy makes a block's of these.
     """
-    parts = list(held(bill, g))
+    parts = list(rank_weights(bill, g))
     own, n = sum(p.numbers for p in parts), g.shard
     out = {
         "weights": Number(own * size, "own·b", f"{own:,}·{size}"),
