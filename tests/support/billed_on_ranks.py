@@ -57,7 +57,7 @@ def sent_by(ranks: Ranks) -> Iterator[Counter[str]]:
 
 
 def billed(family: str, ranks: Ranks, root: Path, dtype: str = "float32") -> Measured:
-    """Take one step of two forwards on each data rank; return by name what `count` says of a rank, and what this one own_bytes and sent."""
+    """Take one step of two forwards on each data rank; return by name what `count` says of a rank, and what this one held and sent."""
     cfg, rows = replace(config(family), vocab=98), 4 * ranks.data
     model = tiny(cfg, torch.float32)
     sharding = split(model, ranks, None if dtype == "float32" else getattr(torch, dtype))
