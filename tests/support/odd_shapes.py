@@ -5,6 +5,8 @@ from torch import Tensor
 
 import test_blocks
 import test_held
+import test_kept_tables as kept
+import test_many_rows as many
 import test_native
 import test_native_arm64 as every
 import test_native_kinds as kinds
@@ -70,6 +72,10 @@ def attention(dtype: torch.dtype) -> None:
         rows.check(name, dtype, 4, 1, 17, 7)
     for name in ("causal", "window"):
         test_held.check(name, dtype, 7)
+    for i, mask in enumerate(many.every_mask(dtype).values()):
+        for int8 in {False, i % 2 == 0}:
+            many.check_rows(mask, dtype, many.SHAPES[i % len(many.SHAPES)], int8, ((50, 50), (61, 9)))
+        kept.check(mask, dtype, 61, 19)
     rows.test_rows_of_several_requests_in_one_call(dtype)
     test_held.test_rows_of_several_requests_in_one_call(dtype)
     kinds.latents(dtype)

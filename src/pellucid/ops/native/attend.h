@@ -139,38 +139,79 @@ struct Arranged {
 };
 static inline void unpair(Arranged z, V a, V b, i64) { store(z.at, a), store(z.at + LANES, b); }
 
-// Set z[h] to norm[h] * sum over t of p[h * pitch + t] * value t, over M pairs of vectors, the last of `last` numbers. at: each value's
-// offset in v. stride: from z[h] to z[h + 1].
-template <class T, int M, int H, class Z>
-static void gather(const T* v, const float* p, i64 pitch, const i64* at, i64 seen, const float* norm, Z z, i64 stride, i64 last) {
-  V even[H][M], odd[H][M], a, b;
-  for (int h = 0; h < H; h++)
-    for (int m = 0; m < M; m++) even[h][m] = odd[h][m] = set(0.f);
-  for (i64 t = 0; t < seen; t++) {
+// The queries of `gather`: query h sums its shares of values [from(h), to(h)), and its z lies at place(h). Here all see the same values.
+struct Alike {
+  i64 seen, stride;
+  static constexpr bool ALIKE = true;
+  i64 from(int) const { return 0; }
+  i64 to(int) const { return seen; }
+  i64 place(int h) const { return h * stride; }
+};
+
+// Add to H times M pairs of sums the shares of values [from, to), `pitch` apart for each query. WHOLE: the last pair is no shorter than others.
+template <class T, int M, int H, bool WHOLE>
+[[gnu::always_inline]] static inline void add_values(const T* v, const float* p, i64 pitch, const i64* at, i64 from, i64 to, i64 last, V* sums) {
+  V all[2 * H * M];
+#pragma GCC unroll 32
+  for (int i = 0; i < 2 * H * M; i++) all[i] = sums[i];
+  for (i64 t = from; t < to; t++) {
     const T* value = v + at[t];
-    prefetch_key(v + at[t + SOON < seen ? t + SOON : seen - 1], (M - 1) * PAIR + last);
+    prefetch_key(v + at[t + SOON < to ? t + SOON : to - 1], (M - 1) * PAIR + last);
+    V a[M], b[M];
+#pragma GCC unroll 4
     for (int m = 0; m < M; m++) {
-      if (m < M - 1) pair(value + m * PAIR, a, b);
-      else pair(value + m * PAIR, a, b, last);
-      for (int h = 0; h < H; h++) {
-        const V share = set(p[h * pitch + t]);
-        even[h][m] = fma(share, a, even[h][m]), odd[h][m] = fma(share, b, odd[h][m]);
+      if (WHOLE || m < M - 1) pair(value + m * PAIR, a[m], b[m]);
+      else pair(value + m * PAIR, a[m], b[m], last);
+    }
+#pragma GCC unroll 6
+    for (int h = 0; h < H; h++) {
+      const V share = set(p[h * pitch + t]);
+#pragma GCC unroll 4
+      for (int m = 0; m < M; m++) {
+        V* sum = all + 2 * (h * M + m);
+        sum[0] = fma(share, a[m], sum[0]), sum[1] = fma(share, b[m], sum[1]);
       }
     }
   }
+#pragma GCC unroll 32
+  for (int i = 0; i < 2 * H * M; i++) sums[i] = all[i];
+}
+
+// Add what one query sees beyond the others.
+template <class T, int M>
+[[gnu::noinline]] static void add_alone(const T* v, const float* p, const i64* at, i64 from, i64 to, i64 last, V* sums) {
+  add_values<T, M, 1, false>(v, p, 0, at, from, to, last, sums);
+}
+
+// Set z of each query h to norm[h] * sum over t of p[h * pitch + t] * value t, over M pairs of vectors, the last of `last` numbers. at: each
+// value's offset in v.
+template <class T, int M, int H, class Z, class Queries>
+static void gather(const T* v, const float* p, i64 pitch, const i64* at, const Queries& queries, const float* norm, Z z, i64 last) {
+  V sums[2 * H * M];
+  for (V& sum : sums) sum = set(0.f);
+  i64 low = queries.from(0), high = queries.to(0);  // what all see
+  for (int h = 1; h < H; h++) low = queries.from(h) > low ? queries.from(h) : low, high = queries.to(h) < high ? queries.to(h) : high;
+  const auto alone = [&](int h, i64 from, i64 to) { add_alone<T, M>(v, p + h * pitch, at, from, to, last, sums + 2 * h * M); };
+  for (int h = 0; h < H && !Queries::ALIKE; h++) alone(h, queries.from(h), low < queries.to(h) ? low : queries.to(h));
+  if (last == PAIR) add_values<T, M, H, true>(v, p, pitch, at, low, high, last, sums);
+  else add_values<T, M, H, false>(v, p, pitch, at, low, high, last, sums);
+  for (int h = 0; h < H && !Queries::ALIKE; h++) alone(h, low < high ? high : low < queries.to(h) ? low : queries.to(h), queries.to(h));
   for (int h = 0; h < H; h++)
-    for (int m = 0; m < M; m++) unpair(z + (h * stride + m * PAIR), even[h][m] * set(norm[h]), odd[h][m] * set(norm[h]), m < M - 1 ? PAIR : last);
+    for (int m = 0; m < M; m++) {
+      const V* sum = sums + 2 * (h * M + m);
+      unpair(z + (queries.place(h) + m * PAIR), sum[0] * set(norm[h]), sum[1] * set(norm[h]), m < M - 1 ? PAIR : last);
+    }
 }
 
 // Do the same for values of any width, with as many pairs of vectors at once as the registers hold.
-template <class T, int H = 1, class Z>
-static void sum_up(const T* v, const float* p, i64 pitch, const i64* at, i64 seen, const float* norm, Z z, i64 stride, i64 width) {
+template <class T, int H = 1, class Z, class Queries>
+static void sum_up(const T* v, const float* p, i64 pitch, const i64* at, const Queries& queries, const float* norm, Z z, i64 width) {
   constexpr int MOST = H == 1 ? 4 : 2;
   for (i64 i = 0; i < width; i += MOST * PAIR) {
     const i64 left = width - i;
     const auto some = [&](auto m) {
       constexpr int M = decltype(m)::value;
-      gather<T, M, H>(v + i, p, pitch, at, seen, norm, z + i, stride, left < M * PAIR ? left - (M - 1) * PAIR : PAIR);
+      gather<T, M, H>(v + i, p, pitch, at, queries, norm, z + i, left < M * PAIR ? left - (M - 1) * PAIR : PAIR);
     };
     if constexpr (MOST == 4) {
       if (left > 3 * PAIR) some(std::integral_constant<int, 4>{});
@@ -190,64 +231,78 @@ static inline void scale_by(float* x, const float* scales, i64 n) {
 
 // The keys that a job reads: `all` of them from position `from` on, of which the row sees `seen`, the first at index `hidden`.
 struct Reach {
-  i64 from, all, hidden, seen, pitch;
+  i64 from, all, hidden, seen;
   const i64 *keys, *values;  // the offset of each in k and in v
   const float *k_scales, *v_scales;
 };
 
-// Attend from heads h ... h + H - 1 of row r to the keys and values at these offsets. q, scores: buffers for H heads.
+// Turn products `own` of head h of row r with these keys into its shares, at own + hidden, before they are divided, and write the tables.
+// Returns what to multiply them by. The buffer extends LANES beyond the keys.
+template <class T, class S>
+static float share_out(const Attend<T, S>& a, i64 r, i64 h, const Reach& to, float* own) {
+  const i64 first = a.columns ? 0 : to.hidden, count = a.columns ? to.all : to.seen;
+  if constexpr (!std::is_same_v<S, T>) scale_by(own + first, to.k_scales + first, count);
+  add_bias(a, h, a.positions[r], to.from + first, count, own + first);
+  T* row = a.columns ? a.scores + (h * a.rows + r) * a.columns : nullptr;
+  if (row) steps(0, count, [&](i64 t, i64 n) { store(row + t, load(own + t, n), n); });
+  own += to.hidden;
+  const float norm = 1.f / soften(own, to.seen, a.sinks ? get(a.sinks + h) : -INFINITY);
+  if (row) {
+    row = a.pattern + (h * a.rows + r) * a.columns;
+    std::memset(row, 0, a.columns * sizeof(T));
+    steps(0, to.seen, [&](i64 t, i64 n) { store(row + to.hidden + t, load(own + t, n) * set(norm), n); });
+  }
+  if constexpr (!std::is_same_v<S, T>) scale_by(own, to.v_scales + to.hidden, to.seen);
+  return norm;
+}
+
+// Attend from heads h ... h + H - 1 of row r to the keys and values at these offsets. q, scores: buffers for H heads, `pitch` apart.
 template <int H, class T, class S>
-static void attend_to(const Attend<T, S>& a, i64 r, i64 h, const Reach& to, float* q, float* scores) {
-  const i64 at = r * a.heads + h, pitch = to.pitch;
+static void attend_to(const Attend<T, S>& a, i64 r, i64 h, const Reach& to, float* q, float* scores, i64 pitch) {
+  const i64 at = r * a.heads + h;
   float norm[H];
   for (int j = 0; j < H; j++) arrange_for<S>(a.q + (at + j) * a.key, q + j * padded(a.key), a.key);
   score<S, H>(a.k, q, to.keys, to.all, a.key, (float)a.scale, scores, pitch);
-  for (int j = 0; j < H; j++) {
-    float* own = scores + j * pitch;
-    if constexpr (!std::is_same_v<S, T>) scale_by(own, to.k_scales, to.all);
-    add_bias(a, h + j, a.positions[r], to.from, to.all, own);
-    T* row = a.columns ? a.scores + ((h + j) * a.rows + r) * a.columns : nullptr;
-    if (row) steps(0, to.all, [&](i64 t, i64 n) { store(row + t, load(own + t, n), n); });
-    if (to.hidden) std::memmove(own, own + to.hidden, to.seen * sizeof(float));
-    norm[j] = 1.f / soften(own, to.seen, a.sinks ? get(a.sinks + h + j) : -INFINITY);
-    if (row) {
-      row = a.pattern + ((h + j) * a.rows + r) * a.columns;
-      std::memset(row, 0, a.columns * sizeof(T));
-      steps(0, to.seen, [&](i64 t, i64 n) { store(row + to.hidden + t, load(own + t, n) * set(norm[j]), n); });
-    }
-    if constexpr (!std::is_same_v<S, T>) scale_by(own, to.v_scales + to.hidden, to.seen);
-  }
-  sum_up<S, H>(a.v, scores, pitch, to.values + to.hidden, to.seen, norm, out_of<S>(a.z + at * a.value), a.value, a.value);
+  for (int j = 0; j < H; j++) norm[j] = share_out(a, r, h + j, to, scores + j * pitch);
+  sum_up<S, H>(a.v, scores + to.hidden, pitch, to.values + to.hidden, Alike{to.seen, a.value}, norm, out_of<S>(a.z + at * a.value), a.value);
 }
 
-template <class T, class S = T>
-static i64 attend_pieces(const Attend<T, S>& a) {
+// Write the offsets and scales of `all` keys of group g from position `from` on, of the text whose pages `table` numbers.
+template <class T, class S>
+static void find_keys(const Attend<T, S>& a, const i64* table, i64 g, i64 from, i64 all, i64* keys, i64* values, float* k_scales, float* v_scales) {
+  for (i64 t = 0, page = from / a.size, slot = from % a.size; t < all; t++) {
+    const i64 row = (table[page] * a.size + slot) * a.groups + g;
+    keys[t] = row * a.key, values[t] = row * a.value;
+    if constexpr (!std::is_same_v<S, T>) k_scales[t] = get(a.k_scales + row), v_scales[t] = get(a.v_scales + row);
+    if (++slot == a.size) slot = 0, page++;
+  }
+}
+
+// ---- of few rows, or of rows of several texts: pieces of one row each
+template <class T, class S>
+static i64 attend_few_pieces(const Attend<T, S>& a) {
   return a.rows * a.groups * parts(a.heads / a.groups, TOGETHER);
 }
-template <class T, class S = T>
-static void attend(const Attend<T, S>& a, Work& work) {
+template <class T, class S>
+static void attend_few(const Attend<T, S>& a, Work& work) {
   const i64 shared = a.heads / a.groups, parts = ::parts(shared, TOGETHER), jobs = a.groups * parts;
   for (i64 job; (job = work.next()) >= 0;) {
     // the rows of one text use a group's keys one after another, while these are in the cache
     const i64 r = a.pages ? job / jobs : job % a.rows, which = a.pages ? job % jobs : job / a.rows;
     const i64 g = which / parts, part = which % parts, h = g * shared + part * shared / parts, count = g * shared + (part + 1) * shared / parts - h;
-    const i64 p = a.positions[r], *table = a.table + r * a.pages;
+    const i64 p = a.positions[r];
     if (p < 0) {  // a row that sees no keys gives 0
       std::memset(a.z + (r * a.heads + h) * a.value, 0, count * a.value * sizeof(T));
       continue;
     }
-    const i64 first = a.first(p), seen = a.seen(p), from = a.columns ? a.start : first, all = a.columns ? a.columns : seen, pitch = (all + 15) / 16 * 16;
-    float* q = scratch(TOGETHER * (padded(a.key) + pitch) + 6 * pitch);
-    float *scores = q + TOGETHER * padded(a.key), *k_scales = scores + TOGETHER * pitch, *v_scales = k_scales + pitch;
-    i64 *keys = (i64*)(v_scales + pitch), *values = keys + pitch;
-    for (i64 t = 0, page = from / a.size, slot = from % a.size; t < all; t++) {
-      const i64 row = (table[page] * a.size + slot) * a.groups + g;
-      keys[t] = row * a.key, values[t] = row * a.value;
-      if constexpr (!std::is_same_v<S, T>) k_scales[t] = get(a.k_scales + row), v_scales[t] = get(a.v_scales + row);
-      if (++slot == a.size) slot = 0, page++;
-    }
-    const Reach to{from, all, first - from, seen, pitch, keys, values, k_scales, v_scales};
-    fixed<TOGETHER>(count, [&](auto heads) { attend_to<heads>(a, r, h, to, q, scores); });
+    const i64 first = a.first(p), seen = a.seen(p), from = a.columns ? a.start : first, all = a.columns ? a.columns : seen;
+    const i64 size = ::parts(all, LANES) * LANES, pitch = size + LANES;
+    float* q = scratch(TOGETHER * (padded(a.key) + pitch) + 6 * size);
+    float *scores = q + TOGETHER * padded(a.key), *k_scales = scores + TOGETHER * pitch, *v_scales = k_scales + size;
+    i64 *keys = (i64*)(v_scales + size), *values = keys + size;
+    find_keys(a, a.table + r * a.pages, g, from, all, keys, values, k_scales, v_scales);
+    const Reach to{from, all, first - from, seen, keys, values, k_scales, v_scales};
+    fixed<TOGETHER>(count, [&](auto heads) { attend_to<heads>(a, r, h, to, q, scores, pitch); });
   }
 }
 
@@ -284,6 +339,6 @@ static void cross_attend(const CrossAttend<T>& a, Work& work) {
     arrange(a.q + at * a.key, q, a.key);
     score((const T*)place[0], q, keys, seen, a.key, (float)a.scale, scores);
     const float norm = 1.f / soften(scores, seen);
-    sum_up((const T*)place[1], scores, 0, values, seen, &norm, z, 0, a.value);
+    sum_up((const T*)place[1], scores, 0, values, Alike{seen, 0}, &norm, z, a.value);
   }
 }

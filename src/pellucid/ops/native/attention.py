@@ -16,7 +16,7 @@ from pellucid.batch.mask import AlibiBias, Band, Mask, RelativeBias, bucket
 from pellucid.batch.plain_rows import Stored
 from pellucid.config import Alibi, Buckets
 from pellucid.ops.native.library import HALF, call, constant, fresh
-from pellucid.ops.native.twins import address, count, few, fits, numbers, slices, taken
+from pellucid.ops.native.twins import BF16_IS_FAST, address, count, few, fits, numbers, slices, taken
 from pellucid.ops.precision import wide
 
 UNTURNED = Alibi()
@@ -184,8 +184,14 @@ class KeptTables:
     start: int
 
 
+def attends_any(q: Tensor) -> bool:
+    """True if the kernel attends from any number of rows q faster than torch's: in float32, and in bf16 where torch is slow."""
+    return q.dtype is torch.float32 or (q.dtype is torch.bfloat16 and not BF16_IS_FAST)
+
+
 def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, mask: Mask, end: int | None = None) -> bool:
-    if not (fits_mask(mask, end) and len(pools) in (2, 4) and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1 and few(q)):
+    some = few(q) or (attends_any(q) and q.numel() > 0)
+    if not (some and fits_mask(mask, end) and len(pools) in (2, 4) and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1):
         return False
     plain = pools if len(pools) == 2 else pools[2:]
     int8_fits = len(pools) == 2 or all(fits_held_int8(place, table) for place in zip(pools[:2], pools[2:], strict=True))

@@ -3,7 +3,7 @@
 // Compiled for each instruction set of make.py. OpenMP's runtime is not linked: its one symbol is found in the runtime that torch
 // has already loaded, so that a process has one pool of threads. An op's number is its index in KERNELS times two, plus one for bf16.
 // WebAssembly has the kernels of a decode step: a page draws by its own script.
-#include "attend.h"
+#include "attend_many.h"
 #include "block_experts.h"
 #include "experts.h"
 #include "latent.h"

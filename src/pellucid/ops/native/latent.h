@@ -40,7 +40,7 @@ static void gather_latents(const Latent<T>& a, i64 r, const float* moved, const 
     for (i64 t = h * size; t < h * size + seen; t++) scores[t] += rotary_scores[t];
     norm[h] = 1.f / soften(scores + h * size, seen);
   }
-  sum_up<T, H>(a.latent, scores, size, rows, seen, norm, Arranged{gathered}, padded(a.width), a.width);
+  sum_up<T, H>(a.latent, scores, size, rows, Alike{seen, padded(a.width)}, norm, Arranged{gathered}, a.width);
 }
 
 template <class T>
@@ -68,7 +68,7 @@ static void latent(const Latent<T>& a, Work& work) {
     each([&](i64 r, i64 h, i64 at) {
       const float one = 1.f;
       for (i64 i = 0; i < a.key; i++) q[i] = get(a.q + r * a.row_step + h * a.head_step + i);
-      sum_up(a.up_k + h * a.up_step, q, 0, steps, a.key, &one, Arranged{moved + at}, 0, a.width);
+      sum_up(a.up_k + h * a.up_step, q, 0, steps, Alike{a.key, 0}, &one, Arranged{moved + at}, a.width);
     });
     for (i64 r = first; r < last; r++) {
       std::memset(a.z + (r * a.heads + head) * a.value, 0, heads * a.value * sizeof(T));
