@@ -1,6 +1,7 @@
 """Attention of many rows of one text: each has the bits that it has alone, under every mask, in each instruction set, tables or not."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def test_rows_that_see_a_key_more_are_seen() -> None:
     """The mutant is a kernel of many rows by which each sees one key more, as an edge of a tile might."""
     real = native.attend
 
-    def wrong(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, at: Tensor, *how: object) -> Tensor:
+    def wrong(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, at: Tensor, *how: Any) -> Tensor:
         return real(q, pools, table, at - 1 if at.shape[1] > 3 else at, *how)
 
     with swapped(native, "attend", wrong), pytest.raises(AssertionError):
@@ -91,7 +92,7 @@ def test_a_prompt_in_float32_runs_by_the_kernel() -> None:
     """Also without pages, where it has the bits of a prompt in pages; bf16 does where torch's own is slow."""
     called, real = list[int](), native.attend
 
-    def spy(q: Tensor, *how: object) -> Tensor:
+    def spy(q: Tensor, *how: Any) -> Tensor:
         called.append(q.shape[1])
         return real(q, *how)
 
