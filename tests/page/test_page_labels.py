@@ -1,4 +1,4 @@
-"""The labels of a tile's columns: whole within the picture, also that of the last column of a wide one."""
+"""The labels of pictures: a tile's columns are labelled within it, and a card's rows by whole pieces where there is room."""
 
 import pytest
 
@@ -39,3 +39,28 @@ def test_the_last_columns_label_is_whole(tab: Tab, viewport: dict[str, int]) -> 
         assert len(labels) > 2
         edges += [one["end"] - one["width"] for one in labels]
     assert -0.01 < max(edges) <= 0.01  # a label stands at the edge, and none goes beyond it
+
+
+# Of the cards' words that were drawn, by canvas: the text, its width, and the room that a column of words may have.
+NOTED_WORDS = """(() => {
+  window.__words = [];
+  const own = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+    const frame = this.canvas.closest("[data-words]"), wide = this.canvas.width;
+    if (frame) {
+      const all = frame.dataset.words.split(" "), room = Math.min(Math.max(44, 0.28 * wide), wide / 3) - 5;
+      const longest = Math.max(...all.map((word) => this.measureText(word).width));
+      window.__words.push({ text, all, room: longest <= room });
+    }
+    return own.call(this, text, ...rest);
+  };
+})();"""
+
+
+def test_pieces_beside_rows_are_whole_where_there_is_room(tab: Tab) -> None:
+    tab.page.add_init_script(NOTED_WORDS)
+    tab.go("zh", model="pellucid/capitals-deepseek", prompt="法国的首都是")
+    tab.settle()
+    words = [one for one in tab.page.evaluate("window.__words") if one["room"]]
+    assert len({one["text"] for one in words}) >= 4 and any("法国" in one["text"] for one in words)
+    assert [one for one in words if one["text"] not in one["all"]] == []

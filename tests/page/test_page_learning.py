@@ -124,6 +124,14 @@ def test_a_saved_file_has_every_step(browser: Browser, film: str, run: pellucid.
                 assert tab.page.evaluate(SHOWN) == expected(training_document(run, WATCHED[i]), "zh")
 
 
+def test_a_saved_file_keeps_the_view_that_it_was_saved_from(browser: Browser, film: str, tmp_path: Path) -> None:
+    """Not that for which its server was opened."""
+    file = download_page(browser, film, tmp_path, view="life")
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "main nav a[aria-current]")
+        assert tab.page.inner_text("main nav a[aria-current]") == phrases("en")["page.view.life"]
+
+
 def test_a_run_that_goes_on_is_followed(browser: Browser, tmp_path: Path) -> None:
     """The log grows while the page is open."""
     run = watched_run(tmp_path)

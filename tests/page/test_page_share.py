@@ -135,6 +135,19 @@ def test_a_film_of_the_map_plays(browser: Browser, address: str, tmp_path: Path)
         )
 
 
+def test_a_film_that_waits_in_vain_ends_with_a_message(tab: Tab) -> None:
+    """And the page is at the step where it was."""
+    tab.page.route("**/steps/1/map?*", lambda route: None)  # which is never answered
+    tab.go(view="map", prompt=PROMPT, steps=3, step=2)
+    tab.page.wait_for_selector("svg[data-map][data-step='2']")
+    entry(tab.page, "webm")
+    tab.page.wait_for_function("() => new URLSearchParams(location.hash.slice(1)).get('step') === '1'")
+    tab.page.evaluate("((now, n = 0) => { performance.now = () => now() + 1000 * n++; })(performance.now.bind(performance))")
+    expect(tab.page.locator(".share [role=alert]")).to_have_text(phrases("en")["page.share.none"])
+    assert "step=2" in tab.page.evaluate("location.hash")
+    expect(tab.page.locator("[data-share='webm']")).to_be_enabled()
+
+
 def test_links_and_frames_lead_here(browser: Browser, address: str, tmp_path: Path) -> None:
     place: dict[str, Any] = {"prompt": PROMPT, "tensor": "layers.0.attn.scores", "cell": "0,1,4,3"}
     with open_tab(browser, address) as tab:

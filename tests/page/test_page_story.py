@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import pellucid
-from browser import Tab, open_file, open_offline_tab, open_tab
+from browser import Tab, open_file, open_offline_tab, open_tab, serve_from_thread
 from pellucid.html.live import live_page
 from pellucid.messages import phrases
 from test_page_tour import expected
@@ -121,3 +121,13 @@ def test_the_story_needs_no_server(browser: Browser, tmp_path: Path) -> None:
         open_file(tab, file, ".story[data-scene='look'] [data-tells='look'] .says", scene=4, prompt=PROMPT)
         run = pellucid.trace(pellucid.load("pellucid/capitals", dtype="float32"), PROMPT, terms=True)
         assert scene(tab.page, "look") == expected(run)["pattern"]
+
+
+def test_a_model_without_weights_has_its_controls_at_a_scene(browser: Browser) -> None:
+    """There is no story to tell, so a switch that the server refuses can be taken off."""
+    with serve_from_thread("gpt2") as address, open_tab(browser, address, refusals=(400,)) as tab:
+        tab.page.goto(f"{address}&scene=2&with=norm%3Dnone")
+        expect(tab.page.locator(".fault [role=alert]")).to_contain_text("gpt2")
+        tab.page.click("[data-switches] li button", timeout=10_000)
+        tab.page.wait_for_selector("main nav")
+        assert tab.page.locator(".story").count() == 0

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 from playwright.sync_api import Browser
 
-from browser import Tab, open_tab, serve_from_thread
+from browser import Tab, download_page, open_file, open_offline_tab, open_tab, serve_from_thread
 from pellucid.api.model import SPECIMENS
 from pellucid.messages import phrases
 
@@ -60,3 +60,11 @@ def test_tokens_of_a_model(tab: Tab) -> None:
     tab.go(view="tokens", model="pellucid/capitals", text=TYPED, by="pellucid/capitals-bert", special="false")
     own = tokenizers.Tokenizer.from_file(str(SPECIMENS / "capitals-bert" / "tokenizer.json"))
     assert ids(tab, "pellucid/capitals-bert") == own.encode(TYPED, add_special_tokens=False).ids
+
+
+def test_a_saved_file_keeps_the_view_that_it_was_saved_from(served: str, browser: Browser, tmp_path: Path) -> None:
+    """Not that for which its server was opened."""
+    file = download_page(browser, served, tmp_path, model="pellucid/capitals", prompt=TEXT, view="next")
+    with open_offline_tab(browser, file) as tab:
+        open_file(tab, file, "main nav a[aria-current]")
+        assert tab.page.inner_text("main nav a[aria-current]") == phrases("en")["page.view.next"]
