@@ -15,12 +15,18 @@ from pellucid.tokenizer.pieces import TIDY
 from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.tokenizer.tokenizer_file import vocabulary
 
-NESTED = r" ?[^(\s|[.,!?…。，、।۔،])]+"  # BLOOM's: the library reads a set within the set
-UNREAD = {NESTED, "^▁+$"}
+NESTED = {r" ?[^(\s|[.,!?…。，、।۔،])]+": r" ?[^(\s|.,!?…。，、।۔،)]+"}  # BLOOM's: the library reads a set within the set
+UNREAD = {"^▁+$"}
 BY_CASE = r"(?:'[sS\u017f]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"  # U+017F is an s by Unicode's rules of case
-NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Replace", "Prepend", "BertNormalizer")
-WORDS = ("ByteLevel", "Split", "Metaspace", "WhitespaceSplit", "BertPreTokenizer", "Digits")
-BEHAVIORS = ("Isolated", "Removed", "MergedWithPrevious", "MergedWithNext")
+NORMALIZERS = (
+    *("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "BertNormalizer", "Nmt"),
+    *("Precompiled", "Replace", "Prepend", "ByteLevel"),
+)
+WORDS = (
+    *("ByteLevel", "BertPreTokenizer", "Metaspace", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits", "Split"),
+    *("CharDelimiterSplit", "FixedLength"),
+)
+BEHAVIORS = ("Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous")
 SAME = ("lstrip", "rstrip", "single_word")
 
 
@@ -107,7 +113,9 @@ def pattern(given: Mapping[str, str]) -> dict[str, str]:
     source = given["Regex"]
     if source not in PUBLISHED or source in UNREAD:
         raise UnreadPartError(f"Regex {source}")
-    return {"Regex": source.replace(SHORT, BY_CASE).replace(r"\s", r"\p{White_Space}").replace(r"\S", r"\P{White_Space}")}
+    return {
+        "Regex": NESTED.get(source, source).replace(SHORT, BY_CASE).replace(r"\s", r"\p{White_Space}").replace(r"\S", r"\P{White_Space}")
+    }
 
 
 def encoder(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -116,20 +124,18 @@ def encoder(tokenizer: Tokenizer) -> dict[str, Any]:
     names, ids = fenceable(spec, tokenizer.control), vocabulary(model)
     out: dict[str, Any] = {"type": model["type"], "fenced": sorted(id for piece, id in ids.items() if piece in names)}
     if model["type"] == "BPE":
-        for field in ("continuing_subword_prefix", "end_of_word_suffix"):
-            if model.get(field):
-                raise UnreadPartError(f"BPE {field}")
         if any(" " in half for pair in model["merges"] for half in pair):
             raise UnreadPartError("BPE merges")
         flags = {name: model.get(name) is True for name in ("fuse_unk", "byte_fallback", "ignore_merges")}
-        return out | flags | {"unknown": ids.get(model.get("unk_token") or "")}
+        around = {"prefix": model.get("continuing_subword_prefix") or "", "suffix": model.get("end_of_word_suffix") or ""}
+        return out | flags | around | {"unknown": ids.get(model.get("unk_token") or "")}
     if model["type"] == "WordPiece":
         prefix, longest = model.get("continuing_subword_prefix", "##"), model.get("max_input_chars_per_word", 100)
         return out | {"unknown": ids.get(model.get("unk_token", "[UNK]")), "prefix": prefix or "", "longest": longest}
     if model["type"] == "Unigram":
         fallback, scores = model.get("byte_fallback") is True, [score for _, score in model["vocab"]]
         return out | {"unknown": model.get("unk_id"), "byte_fallback": fallback, "scores": scores}
-    raise UnreadPartError(model["type"])
+    return out | {"unknown": ids[model["unk_token"]]}  # WordLevel
 
 
 def added(tokenizer: Tokenizer) -> list[dict[str, Any]]:

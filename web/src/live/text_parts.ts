@@ -1,8 +1,11 @@
 // The parts of a tokenizer that stand before its vocabulary: what a text is rewritten to, and where it is cut into words.
 
+import { mapped } from "./charsmap";
+
 export type Pattern = { String: string } | { Regex: string };
 export type NormalizerPart =
-  | { type: "NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase" | "StripAccents" }
+  | { type: "NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase" | "StripAccents" | "Nmt" | "ByteLevel" }
+  | { type: "Precompiled"; precompiled_charsmap: string }
   | { type: "Strip"; strip_left?: boolean; strip_right?: boolean }
   | { type: "Replace"; pattern: Pattern; content: string }
   | { type: "Prepend"; prepend: string }
@@ -12,8 +15,11 @@ export type WordPart =
   | { type: "Split"; pattern: Pattern; behavior: Behavior; invert?: boolean }
   | { type: "Metaspace"; mark: string; scheme: "always" | "first" | "never"; split: boolean }
   | { type: "Digits"; individual_digits?: boolean }
-  | { type: "WhitespaceSplit" | "BertPreTokenizer" };
-type Behavior = "Isolated" | "Removed" | "MergedWithPrevious" | "MergedWithNext";
+  | { type: "Punctuation"; behavior?: Behavior }
+  | { type: "CharDelimiterSplit"; delimiter: string }
+  | { type: "FixedLength"; length?: number }
+  | { type: "Whitespace" | "WhitespaceSplit" | "BertPreTokenizer" };
+type Behavior = "Isolated" | "Removed" | "MergedWithPrevious" | "MergedWithNext" | "Contiguous";
 
 // A letter for each byte: printable ones stand for themselves, the others follow from 256.
 export const LETTERS: string[] = (() => {
@@ -27,6 +33,9 @@ const S = "\\p{White_Space}";
 const BYTE_WORDS = new RegExp(`'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^${S}\\p{L}\\p{N}]+|${S}+(?!\\P{White_Space})|${S}+`, "gu");
 const SPACES = new RegExp(`${S}+`, "gu"), SPACE = new RegExp(`^${S}$`, "u");
 const PUNCTUATION = /[!-/:-@[-`{-~\p{P}]/gu, DIGITS = /\p{N}+/gu, DIGIT = /\p{N}/gu;
+const W = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}", WORD = new RegExp(`[${W}]+|[^${W}${S}]+`, "gu"); // \w as Rust has it
+// What Moses' rules drop, and what they take for a space.
+const DROPPED = /[\u0001-\u0008\u000b\u000e-\u001f\u007f\u008f\u009f]/gu, BLANK = /[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]/gu;
 const HAN = /[\u4e00-\u9fff\u3400-\u4dbf\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\uf900-\ufaff\u{2f800}-\u{2fa1f}]/gu;
 
 // A text as an expression that matches it alone.
@@ -34,16 +43,20 @@ export const literally = (text: string): string => text.replace(/[\\^$.*+?()[\]{
 const expression = (pattern: Pattern): RegExp => new RegExp("Regex" in pattern ? pattern.Regex : literally(pattern.String), "gu");
 // One character after another, as Rust does it: the last sigma of a word is no other letter.
 const lower = (text: string): string => Array.from(text, (c) => c.toLowerCase()).join("");
+const lettered = (text: string): string => Array.from(new TextEncoder().encode(text), (byte) => LETTERS[byte] ?? "").join("");
 const bare = (text: string): string => text.replace(/\p{Mn}/gu, "");
 
 export function normalized(text: string, parts: readonly NormalizerPart[]): string {
   return parts.reduce((own, part) => {
     switch (part.type) {
       case "Lowercase": return lower(own);
-      case "StripAccents": return bare(own);
+      case "StripAccents": return own.replace(/\p{M}/gu, ""); // more than BERT's own rule takes for accents
       case "Strip": return own.replace(part.strip_left === false ? /(?!)/ : new RegExp(`^${S}+`, "u"), "").replace(part.strip_right === false ? /(?!)/ : new RegExp(`${S}+$`, "u"), "");
       case "Replace": return own.replace(expression(part.pattern), () => part.content);
       case "Prepend": return own === "" ? own : part.prepend + own;
+      case "Nmt": return own.replace(DROPPED, "").replace(BLANK, " ");
+      case "Precompiled": return mapped(own, part.precompiled_charsmap);
+      case "ByteLevel": return lettered(own);
       case "BertNormalizer": return cleaned(own, part);
       default: return own.normalize(part.type);
     }
@@ -68,7 +81,7 @@ function step(part: WordPart): (word: string, first: boolean) => string[] {
   switch (part.type) {
     case "ByteLevel": return (word) => {
       const own = part.add_prefix_space && !word.startsWith(" ") ? ` ${word}` : word;
-      return (part.use_regex === false ? [own] : split(own, BYTE_WORDS, "Isolated")).map((w) => Array.from(new TextEncoder().encode(w), (byte) => LETTERS[byte] ?? "").join(""));
+      return (part.use_regex === false ? [own] : split(own, BYTE_WORDS, "Isolated")).map(lettered);
     };
     case "Split": { const at = expression(part.pattern); return (word) => split(word, at, part.behavior, part.invert); }
     case "Metaspace": { const at = expression({ String: part.mark }); return (word, first) => {
@@ -76,6 +89,10 @@ function step(part: WordPart): (word: string, first: boolean) => string[] {
       return part.split ? split(own, at, "MergedWithNext") : [own];
     }; }
     case "Digits": return (word) => split(word, part.individual_digits ? DIGIT : DIGITS, "Isolated");
+    case "Punctuation": return (word) => split(word, PUNCTUATION, part.behavior ?? "Isolated");
+    case "CharDelimiterSplit": { const at = expression({ String: part.delimiter }); return (word) => split(word, at, "Removed"); }
+    case "FixedLength": { const at = new RegExp(`.{1,${part.length ?? 5}}`, "gsu"); return (word) => split(word, at, "Isolated"); }
+    case "Whitespace": return (word) => split(word, WORD, "Removed", true);
     case "WhitespaceSplit": return (word) => split(word, SPACES, "Removed");
     case "BertPreTokenizer": return (word) => split(word, SPACES, "Removed").flatMap((w) => split(w, PUNCTUATION, "Isolated"));
   }
@@ -96,6 +113,10 @@ function split(text: string, at: RegExp, behavior: Behavior, invert = false): st
   if (behavior === "Removed") return some.filter((p) => !p.cut).map((p) => p.text);
   if (behavior === "MergedWithNext") some.reverse();
   const out: string[] = [];
+  if (behavior === "Contiguous") { // neighbours of one kind are one
+    some.forEach((p, i) => { if (p.cut === some[i - 1]?.cut) out[out.length - 1] += p.text; else out.push(p.text); });
+    return out;
+  }
   some.forEach((p, i) => { // what is cut joins its neighbour, unless that was cut too
     if (!p.cut || some[i - 1]?.cut || out.length === 0) out.push(p.text);
     else out[out.length - 1] = behavior === "MergedWithNext" ? p.text + (out.at(-1) ?? "") : (out.at(-1) ?? "") + p.text;

@@ -1,16 +1,18 @@
-// A word to ids: by merges (BPE), by the longest piece (WordPiece), or by the likeliest pieces (Unigram).
+// A word to ids: by merges (BPE), by the longest piece (WordPiece), by the likeliest pieces (Unigram), or each word a piece (WordLevel).
 
 const PENALTY = 10; // by which a character without a piece is less likely than any piece
 
 export type EncoderPart =
-  | { type: "BPE"; fenced: number[]; unknown: number | null; fuse_unk: boolean; byte_fallback: boolean; ignore_merges: boolean }
+  | { type: "BPE"; fenced: number[]; unknown: number | null; fuse_unk: boolean; byte_fallback: boolean; ignore_merges: boolean; prefix: string; suffix: string }
   | { type: "WordPiece"; fenced: number[]; unknown: number | null; prefix: string; longest: number }
+  | { type: "WordLevel"; fenced: number[]; unknown: number }
   | { type: "Unigram"; fenced: number[]; unknown: number | null; byte_fallback: boolean; scores: number[] };
 
 // fenced: ids that no word becomes.
 export function encoderOf(part: EncoderPart, pieces: readonly (string | null)[], merges: readonly string[]): (word: string) => number[] {
   const fenced = new Set(part.fenced), ids = new Map(pieces.flatMap((piece, id) => (piece === null || fenced.has(id) ? [] : [[piece, id] as const])));
   if (part.type === "WordPiece") return (word) => longest(part, ids, word);
+  if (part.type === "WordLevel") return (word) => [ids.get(word) ?? part.unknown];
   if (part.type === "Unigram") {
     const least = part.scores.reduce((m, x) => Math.min(m, x), Infinity), most = [...ids.keys()].reduce((m, piece) => Math.max(m, piece.length), 1);
     return (word) => likeliest(part, ids, word, least - PENALTY, most);
@@ -31,12 +33,13 @@ function merged(part: Extract<EncoderPart, { type: "BPE" }>, ids: ReadonlyMap<st
   const parts: (string | null)[] = []; // null for what has no piece
   let unknown = 0;
   const flush = (): void => { for (; unknown > 0; unknown--) parts.push(null); };
-  for (const c of word) {
-    const bytes = ids.has(c) || !part.byte_fallback ? undefined : bytesOf(c, ids);
+  const letters = Array.from(word);
+  letters.forEach((letter, i) => { // as the vocabulary writes it within a word, and at its end
+    const c = `${i > 0 ? part.prefix : ""}${letter}${i === letters.length - 1 ? part.suffix : ""}`, bytes = ids.has(c) || !part.byte_fallback ? undefined : bytesOf(c, ids);
     if (ids.has(c)) flush(), parts.push(c);
     else if (bytes) parts.push(...Array.from(new TextEncoder().encode(c), (b) => `<0x${b.toString(16).toUpperCase().padStart(2, "0")}>`));
     else if (part.unknown !== null) unknown = part.fuse_unk ? 1 : unknown + 1;
-  }
+  });
   flush();
   const rank = (i: number): number => (i + 1 < parts.length && parts[i] !== null && parts[i + 1] !== null ? (ranks.get(`${parts[i]} ${parts[i + 1]}`) ?? Infinity) : Infinity);
   const known = parts.map((_, i) => rank(i));
@@ -44,7 +47,7 @@ function merged(part: Extract<EncoderPart, { type: "BPE" }>, ids: ReadonlyMap<st
     let at = -1, best = Infinity;
     known.forEach((r, i) => { if (r < best) [best, at] = [r, i]; });
     if (at < 0) break;
-    parts.splice(at, 2, `${parts[at]}${parts[at + 1]}`);
+    parts.splice(at, 2, `${parts[at]}${parts[at + 1]?.slice(part.prefix.length)}`);
     known.splice(at, 1);
     known[at] = rank(at);
     if (at > 0) known[at - 1] = rank(at - 1);
