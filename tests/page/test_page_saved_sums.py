@@ -11,6 +11,8 @@ from playwright.sync_api import Browser
 
 import pellucid
 from browser import Tab, open_file, open_offline_tab
+from kinds.lfm2 import KIND
+from pellucid.api.model import make
 from pellucid.html.file import inert
 from pellucid.messages import phrases
 from pellucid.tracing import Trace
@@ -26,7 +28,15 @@ SUMS = {  # the largest difference from Python's sum, by the sum of magnitudes: 
     "layers.1.ffn.neurons": 1e-12,
     "layers.2.ffn": 1e-12,
 }
-GROUPED = ("layers.0.attn.scores", "layers.1.attn.z", "layers.0.attn_norm")
+LATENT = {  # what turns, what is grown from a latent, and what reads both; angles are float32 in Python
+    "layers.0.attn.q_rot": 3e-7,
+    "layers.1.attn.k_shared": 3e-7,
+    "layers.1.attn.k": 1e-12,
+    "layers.1.attn.scores": 1e-12,
+    "layers.2.attn.z": 2e-7,
+}
+GROUPED = ("layers.0.attn.scores", "layers.1.attn.z", "layers.0.attn_norm", "layers.1.attn.k_rot")
+CONVOLVED = KIND.tiny | {"model_type": "lfm2", "vocab_size": 512, "bos_token_id": 0, "eos_token_id": 0}
 
 
 def saved(trace: Trace, path: Path, cells: int = 6000) -> Path:
@@ -81,6 +91,23 @@ def test_sums_are_pythons(browser: Browser, trace: Trace, file: Path, tmp_path: 
     with open_offline_tab(browser, llama) as tab:
         for path in GROUPED:
             check(tab, llama, grouped.all(path)[0], 2e-7)
+
+
+def test_sums_of_latents_rotations_and_convolutions(browser: Browser, tmp_path: Path) -> None:
+    """Of a step behind another: its rows are at positions of their own, and read those of the step before."""
+    latent = pellucid.trace(pellucid.load("pellucid/capitals-deepseek", dtype="float32"), PROMPT, 2, terms=True)
+    file = saved(latent, tmp_path / "latent.html", 12_000)
+    made = make(CONVOLVED, dtype=torch.float32)
+    for name, p in made.module.named_parameters():
+        p.data = torch.randn(p.shape, generator=torch.Generator().manual_seed(7)) * 0.3 + (p.ndim == 1 and "norm" in name)
+    convolved = pellucid.trace(made, [3, 8, 200, 17, 5], 2, terms=True)
+    other = saved(convolved, tmp_path / "convolved.html", 12_000)
+    with open_offline_tab(browser, file) as tab:
+        for path, bound in LATENT.items():
+            check(tab, file, latent.all(path)[1], bound)
+    with open_offline_tab(browser, other) as tab:
+        for seen in [s for s in convolved if s.op == "convolve" and s.path.startswith("layers.0")]:
+            check(tab, other, seen, 1e-12)
 
 
 def test_a_trace_without_terms_has_the_sums_of_its_values(browser: Browser, tmp_path: Path) -> None:

@@ -41,19 +41,22 @@ export class RecordedTerms {
     return entry.values.subarray(row * width, (row + 1) * width);
   }
 
-  // The rows of keys or values that a step reads: its own behind those of the steps before it.
+  // The rows that a step reads, of all tokens so far: its own behind those of the steps before it. Keys that were grown from latents are all in one step.
   private rows(path: string | undefined, step: number, keys: number): Values[] | undefined {
-    const out: Values[] = [];
-    for (let k = 0; k <= step; k++) {
-      const T = this.all.find((t) => t.path === path && t.step === k), count = T?.shape[axes(T).indexOf("T")] ?? 0;
-      for (let r = 0; r < count; r++) { const row = this.row(path, k, r); if (row) out.push(row); }
-    }
+    const grown = this.at(path, step), S = grown ? axes(grown.tensor).indexOf("S") : -1, out: Values[] = [];
+    if (grown && S === 1) { const width = grown.values.length / keys; return Array.from({ length: keys }, (_, s) => grown.values.subarray(s * width, (s + 1) * width)); }
+    for (let k = 0; k <= step; k++)
+      for (let r = 0; r < this.count(path, k); r++) { const row = this.row(path, k, r); if (row) out.push(row); }
     return out.length === keys ? out : undefined;
   }
 
+  // The tokens of a tensor in a step, and in all steps before it.
+  private count(path: string | undefined, step: number): number { const t = this.all.find((one) => one.path === path && one.step === step); return t?.shape[axes(t).indexOf("T")] ?? 0; }
+  private past(path: string | undefined, step: number): number { return Array.from({ length: step }, (_, k) => this.count(path, k)).reduce((n, one) => n + one, 0); }
+
   // A carried cell of the same output, of any token and step: its weights are this cell's.
   private alike(t: Tensor, cell: readonly number[]): Terms | undefined {
-    const T = axes(t).indexOf("T"), size = t.shape.slice(T + 1).reduce((n, one) => n * one, 1), offset = cellOf(t.shape, cell) % size;
+    const T = Math.max(axes(t).indexOf("T"), axes(t).indexOf("S")), size = t.shape.slice(T + 1).reduce((n, one) => n * one, 1), offset = cellOf(t.shape, cell) % size;
     if (T < 0) return undefined;
     for (const one of this.all) {
       const entry = one.path === t.path ? this.columns.carried(one.n).find((at) => at % size === offset) : undefined;
@@ -63,7 +66,7 @@ export class RecordedTerms {
   }
 
   private made(t: Tensor, cell: readonly number[]): Made | undefined {
-    const names = axes(t), of = (letter: string): number => cell[names.indexOf(letter)] ?? 0, row = of("T"), size = t.shape.slice(names.indexOf("T") + 1).reduce((n, one) => n * one, 1);
+    const names = axes(t), of = (letter: string): number => cell[names.indexOf(letter)] ?? 0, row = of("T"), grown = names.indexOf("T") < 0 && names[1] === "S", size = t.shape.slice(names.indexOf(grown ? "S" : "T") + 1).reduce((n, one) => n * one, 1);
     const offset = cellOf(t.shape, cell) % size, input = (i: number, r = row): Values | undefined => this.row(t.inputs[i], t.step, r);
     const head = (own: Values, heads: number, h: number, all: number): Values => { const width = own.length / heads, g = Math.floor((h * heads) / all); return own.subarray(g * width, (g + 1) * width); };
     const headsOf = (path: string | undefined): number => { const x = this.all.find((one) => one.path === path); return x?.shape[axes(x).findIndex((a) => a === "H" || a === "G")] ?? 1; };
@@ -77,10 +80,14 @@ export class RecordedTerms {
       return x === undefined ? undefined : { factors: { act: [act(String(t.settings["act"]))?.(x) ?? NaN], ...(up === undefined ? {} : { up: [up] }) }, about: { x } };
     }
     if (t.op === "scores") {
-      const q = input(0), k = this.rows(t.inputs[1], t.step, t.shape[names.indexOf("S")] ?? 0)?.[of("S")], scale = Number(t.settings["scale"] ?? 1);
-      if (!q || !k) return undefined;
-      const own = Array.from(head(q, heads, of("H"), heads));
-      return { factors: { q: own, k: Array.from(head(k, headsOf(t.inputs[1]), of("H"), heads)), ...(scale === 1 ? {} : { scale: own.map(() => scale) }) } };
+      const [first, turned, content, shared] = t.inputs, latent = t.inputs.length === 4, keys = t.shape[names.indexOf("S")] ?? 0, scale = Number(t.settings["scale"] ?? 1);
+      const q = input(0), k = this.rows(latent ? content : turned, t.step, keys)?.[of("S")], own = q && head(q, heads, of("H"), heads);
+      if (!first || !own || !k) return undefined;
+      const against = head(k, headsOf(latent ? content : turned), of("H"), heads), also = latent ? { q: input(1), k: this.rows(shared, t.step, keys)?.[of("S")] } : undefined;
+      if (also && !(also.q && also.k)) return undefined;
+      // Latent attention: what a head has of its own, then what turns, of which all heads share the key.
+      const query = also?.q ? [...own.subarray(0, against.length), ...head(also.q, heads, of("H"), heads)] : Array.from(own), key = [...against, ...(also?.k ?? [])];
+      return { factors: { q: query, k: key, ...(scale === 1 ? {} : { scale: query.map(() => scale) }) } };
     }
     if (t.op === "softmax" && names.includes("S")) {
       const scores = this.at(t.inputs[0], t.step), keys = t.shape[names.indexOf("S")] ?? 0, from = cellOf(t.shape, cell) - of("S"), veiled = hiding(this.run, t);
@@ -88,17 +95,24 @@ export class RecordedTerms {
       const line = Array.from({ length: keys }, (_, s) => (hidden(veiled, t, cell.map((i, a) => (names[a] === "S" ? s : i))) ? -Infinity : (scores.values[from + s] ?? NaN)));
       return soft(line, of("S"));
     }
-    if (t.op === "attend") {
-      const pattern = this.at(`${part}.pattern`, t.step), keys = pattern?.tensor.shape.at(-1) ?? 0, values = this.rows(t.inputs[2], t.step, keys), h = of("H");
+    if (t.op === "rotate") return this.turned(t, cell, row, input(0), offset);
+    if (t.op === "attend" || t.op === "attend latent") {
+      const from = t.op === "attend" ? t.inputs[2] : `${part}.v`, pattern = this.at(`${part}.pattern`, t.step), keys = pattern?.tensor.shape.at(-1) ?? 0, values = this.rows(from, t.step, keys), h = of("H");
       if (!pattern || !values || values.length === 0) return undefined;
-      const from = (h * (pattern.tensor.shape.at(-2) ?? 1) + row) * keys;
-      return { factors: { pattern: Array.from(pattern.values.subarray(from, from + keys)), v: values.map((v) => head(v, headsOf(t.inputs[2]), h, heads)[cell.at(-1) ?? 0] ?? NaN) } };
+      const at = (h * (pattern.tensor.shape.at(-2) ?? 1) + row) * keys;
+      return { factors: { pattern: Array.from(pattern.values.subarray(at, at + keys)), v: values.map((v) => head(v, headsOf(from), h, heads)[cell.at(-1) ?? 0] ?? NaN) } };
     }
     const like = this.alike(t, cell), own = Object.values(like?.factors ?? {}), bias = Object.values(like?.added ?? {})[0];
     if (!like) return undefined;
     if (t.op === "linear") {
-      const x = input(0), weight = own[1];
+      const x = grown ? this.rows(t.inputs[0], t.step, t.shape[1] ?? 0)?.[of("S")] : input(0), weight = own[1];
       return own.length !== 2 || !x || !weight || weight.length !== x.length ? undefined : { factors: { x: Array.from(x), weight: weight.map((w) => w ?? NaN) }, ...(bias == null ? {} : { added: { bias } }) };
+    }
+    if (t.op === "convolve") {
+      const weight = own[1], at = this.past(t.inputs[0], t.step) + row, all = this.rows(t.inputs[0], t.step, at - row + this.count(t.inputs[0], t.step));
+      if (own.length !== 2 || !weight || !all) return undefined;
+      const x = weight.map((_, j) => all[at + 1 - weight.length + j]?.[offset] ?? 0); // zeros before the text's start
+      return { factors: { x, weight: weight.map((w) => w ?? NaN) }, ...(bias == null ? {} : { added: { bias } }) };
     }
     if (t.op === "layer norm" || t.op === "rms") {
       const all = input(0), width = t.shape.at(-1) ?? 1, line = all && Array.from(all.subarray(offset - (offset % width), offset - (offset % width) + width)), gain = own[2]?.[0], eps = Number(t.settings["eps"] ?? 0);
@@ -108,6 +122,17 @@ export class RecordedTerms {
       return { factors, ...(bias == null ? {} : { added: { bias } }), about: t.op === "rms" ? { rms: size } : { x, mean, deviation: size } };
     }
     return undefined;
+  }
+
+  // A cell of a rotation, by the angles of its base. A stretched base is in no file: such a sum is not the cell's, and is not given.
+  private turned(t: Tensor, cell: readonly number[], row: number, x: Values | undefined, offset: number): Made | undefined {
+    const n = t.shape.at(-1) ?? 1, last = cell.at(-1) ?? 0, source = this.all.find((one) => one.path === t.inputs[0] && one.step === t.step), width = source?.shape.at(-1) ?? n;
+    const { theta, width: turning, pairs } = t.settings, half = Number(turning) / 2, from = Math.floor(offset / n) * width + width - n; // the last channels turn
+    if (!x || typeof theta !== "number" || !(half > 0)) return undefined;
+    if (last >= 2 * half) return { factors: { x: [x[from + last] ?? NaN], turn: [1] } };
+    const adjacent = pairs === "adjacent", j = adjacent ? Math.floor(last / 2) : last % half, later = adjacent ? last % 2 === 1 : last >= half;
+    const a = x[from + (adjacent ? 2 * j : j)] ?? NaN, b = x[from + (adjacent ? 2 * j + 1 : half + j)] ?? NaN, angle = (this.past(t.path, t.step) + row) * theta ** (-j / half);
+    return { factors: later ? { x: [b, a], turn: [Math.cos(angle), Math.sin(angle)] } : { x: [a, b], turn: [Math.cos(angle), -Math.sin(angle)] } };
   }
 
   // The names that a carried cell of the tensor, in any step, has for an op's terms, as people read them; the op's own without one.
