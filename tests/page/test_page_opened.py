@@ -193,6 +193,26 @@ def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path, brows
         tab.page.wait_for_selector("[data-ranks='8']")
 
 
+def test_a_token_without_a_piece_has_its_id_in_every_place(tmp_path: Path, browser: Browser) -> None:
+    """Of a model without a tokenizer: its steps, its likeliest tokens and its cache leave no word empty."""
+    model = make({**LLAMA, "vocab_size": 512}, dtype=torch.float32)
+    draw = torch.Generator().manual_seed(5)
+    for p in model.module.parameters():
+        p.data = torch.randn(p.shape, generator=draw) * 0.3
+    model.save(tmp_path)
+    ids = [f"#{id}" for id in pellucid.trace(model, [3, 5, 7], 2).new]
+    with serve_from_thread(str(tmp_path)) as address, open_tab(browser, address) as tab:
+        page = tab.page
+        tab.go(prompt="#3 5 7", steps=2)
+        assert page.locator(".steps button bdi").all_inner_texts() == [f"→ {id}" for id in ids]
+        assert page.inner_text("[data-picked] bdi") == ids[0]
+        words = page.locator("tr[data-id]").evaluate_all("all => all.map(e => [`#${e.dataset.id}`, e.querySelector('bdi').innerText])")
+        assert len(words) > 5 and all(id == word for id, word in words)
+        tab.go(view="cache", prompt="#3 5 7", steps=2)
+        page.wait_for_selector("main li > bdi")
+        assert page.locator("main li > bdi").all_inner_texts()[:4] == ["#3", "#5", "#7", ids[0]]
+
+
 def test_a_family_that_the_page_was_built_without(tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Life has every tensor and the picked token of a family whose file was added after the build."""
     (tmp_path / "families").mkdir()

@@ -18,6 +18,9 @@ export function axis(letters: string): string {
   return (letters.match(/[A-Z]/g) ?? []).map((l) => (WORDS[settings.language] as Record<string, string>)[`axis.${l}`] ?? "").filter(Boolean).join(letters.includes("(") ? " × " : " + ");
 }
 
+// A token's piece; its id where the tokenizer has none for it, or there is no tokenizer.
+export const pieceOf = (id: number, piece: string | undefined): string => visible(piece ?? "") || `#${id}`;
+
 // Control and direction characters as escapes, so that no text can hide or turn another.
 export const visible = (text: string): string =>
   text.replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (c) => `\\u{${(c.codePointAt(0) ?? 0).toString(16)}}`);
