@@ -8,7 +8,7 @@ import torch
 
 import pellucid
 from pellucid.analysis import training_film as film
-from pellucid.documents.exhibit import PanelDocument
+from pellucid.documents.panel_document import PanelDocument
 from pellucid.documents.training import training_document
 from tiny import swapped
 from watched_runs import PROMPT, RECIPE, STEPS, WATCHED, watched_run

@@ -2,7 +2,7 @@
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -20,7 +20,7 @@ from pellucid.documents.number import number
 from pellucid.errors import UseError
 from pellucid.exhibits import CHAPTERS, find, names
 from pellucid.exhibits.exhibit import Claim, ExhibitResult, Experiment, Opened, run_exhibit
-from pellucid.exhibits.panel import Panel
+from pellucid.exhibits.panel import MatrixPanel, Panel, TablePanel
 from pellucid.messages import phrases, speaking
 from pellucid.terminal.exhibit_lines import exhibit_lines
 
@@ -131,6 +131,38 @@ def test_python_makes_the_runs_again(name: str) -> None:
     distinct = list(dict.fromkeys(ran(name).runs))
     traces = [scope[f"run_{n}"] for n in range(len(distinct))]
     assert all(isinstance(t, pellucid.Trace) and t.prompt == r.prompt for t, r in zip(traces, distinct, strict=True))
+    runs = [traces[distinct.index(r)] for r in ran(name).runs]
+    assert misplaced(ran(name).panels, runs) == []
+
+
+def misplaced(panels: Sequence[Panel], runs: Sequence[Any]) -> list[str]:
+    """Return where a table or a matrix points to a number of a run that is not its own, or to a tensor that the run lacks."""
+    cells: list[tuple[str, tuple[int, ...], int, Any]] = []
+    for p in panels:
+        if isinstance(p, TablePanel):
+            cells += [(one.path, tuple(one.cell), one.run, p.rows[i][j]) for (i, j), one in p.places.items()]
+        if isinstance(p, MatrixPanel) and p.cell:
+            for i, row in enumerate(p.values):
+                at = ({"row": i, "column": j} for j in range(len(row)))
+                cells += [(p.path, tuple(a.get(n, n) for n in p.cell), p.run, v) for a, v in zip(at, row, strict=True)]
+    out = []
+    for path, cell, run, shown in cells:
+        tensor = runs[run].all(path)[0].value if path in runs[run] else None
+        known = tensor is not None and (not cell or len(cell) == tensor.ndim)
+        if not known or (cell and abs(float(tensor[cell]) - shown) > 1e-5 * max(1, abs(shown))):
+            out.append(f"{path}{list(cell)} of run {run}: {shown}")
+    return out
+
+
+def test_a_misplaced_number_is_seen() -> None:
+    """The mutants: a cell of another head, another run, and a tensor that is not there."""
+    model = open_single("pellucid/capitals")
+    run, other = pellucid.trace(model, "The capital of France is"), pellucid.trace(model, "The capital of Japan is")
+    panel = next(p for p in ran("heads").panels if isinstance(p, MatrixPanel) and p.cell)
+    assert misplaced([panel], [run]) == [] and misplaced([replace(panel, cell=(0, 1, "row", "column"))], [run])
+    assert misplaced([panel], [other]) and misplaced([replace(panel, path="layers.9.attn.pattern")], [run])
+    table = next(p for p in ran("equation").panels if isinstance(p, TablePanel) and p.tinted)
+    assert misplaced([table], [run]) == [] and misplaced([table], [other])
 
 
 def test_a_small_model_runs_on_one_thread() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import pytest
 from playwright.sync_api import Browser, Route, expect
@@ -176,15 +176,16 @@ def test_an_exhibit_shows_pythons_numbers(gallery: Tab, name: str, lang: str) ->
 
 # A panel of each kind, with what is rare: no number, a negative one, halfway between two, a hidden cell, a box in a box.
 EVERY: list[dict[str, Any]] = [
-    {"kind": "table", "title": "t", "columns": ["a", "b", "c"], "rows": [["x", 194, 0.0625], ["y", None, 1e-7]], "marked": 1},
+    {"kind": "table", "title": "t", "columns": ["a", "b", "c"], "rows": [["x", 194, 0.0625], ["y", None, 1e-7]], "marked": 1,
+     "exhibits": None, "tinted": [2], "places": [{"row": 0, "column": 2, "path": "layers.0.attn.z", "cell": [0, 1, 2, 3], "run": 0}]},
     {"kind": "bars", "title": "b", "bars": [{"name": "p", "value": 1.5}, {"name": "q", "value": -0.1875}, {"name": "r", "value": None}],
      "unit": "MiB", "most": None},
     {"kind": "lines", "title": "l", "across": "context", "at": [128, 1024, 131072],
      "series": [{"name": "s", "values": [1, 2.5, 900]}, {"name": "with a very long name that is cut", "values": [0.5, None, 400]}]},
     {"kind": "matrix", "title": "m", "rows": ["·a", "·b"], "columns": ["·a", "·b"], "values": [[1.0, None], [0.25, 0.75]],
-     "path": "layers.0.attn.pattern", "scale": "share"},
+     "path": "layers.0.attn.pattern", "scale": "share", "cell": [0, 3, "row", "column"], "run": 0},
     {"kind": "matrix", "title": "n", "rows": [str(i) for i in range(41)], "columns": [str(i) for i in range(40)],
-     "values": [[i - j for j in range(40)] for i in range(41)], "path": None, "scale": "signed"},
+     "values": [[i - j for j in range(40)] for i in range(41)], "path": None, "scale": "signed", "cell": [], "run": 0},
     {"kind": "cube", "title": "c", "axes": ["x", "y", "z"], "values": [[[1, -2.5]], [[0, 4]]], "path": "layers.0.attn.z"},
     {"kind": "plane", "title": "p", "across": "x", "up": "y",
      "points": [{"name": "u", "x": -1.5, "y": 2.0, "moved": [0.5, 0.25]}, {"name": "v", "x": 3.0, "y": 1.0, "moved": None}]},
@@ -220,6 +221,10 @@ def test_panels_of_every_kind(tab: Tab, lang: str) -> None:
     assert tab.page.evaluate(SHOWN) == expected(d, lang)
     assert tab.page.locator("[data-panel] .hatch").count() == 1 and tab.page.locator("[data-panel] canvas").count() == 1
     assert tab.page.locator("li[data-marked=true] b").all_inner_texts() == ["norm"] and tab.page.locator("tr.marked th").inner_text() == "y"
+    links = [unquote(a).replace("+", " ") for a in tab.page.locator("[data-tensor]").evaluate_all("all => all.map(a => a.hash)")]
+    ends = ["layers.0.attn.z&cell=0,1,2,3", *(f"layers.0.attn.pattern&cell=0,3,{at}" for at in ("0,0", "1,0", "1,1"))]
+    assert [link.partition("&tensor=")[2] for link in links] == ends and all(d["runs"][0]["prompt"] in link for link in links)
+    assert tab.page.locator("[data-tinted]").count() == 2
     fills = tab.page.locator("[data-bar] .fill")
     widths = fills.evaluate_all("all => all.map(e => [parseFloat(e.style.left), parseFloat(e.style.width)])")
     assert widths == [pytest.approx([100 / 9, 800 / 9]), pytest.approx([0, 100 / 9])]

@@ -55,6 +55,11 @@ def scores(run: Trace, block: int, row: int = -1) -> list[ExpertScore]:
     return [ExpertScore(n, n // size, affinity[n], ranked[n], shares.get(n)) for n in range(spec.experts)]
 
 
+def score_cell(run: Trace, block: int, name: str, expert: int) -> tuple[str, tuple[int, int, int]]:
+    """Return the path of a layer's scores and the index of an expert's score for the last row. name: "affinity" or "corrected"."""
+    return f"layers.{block}.ffn.{name}", (0, len(run.ids) - 1, expert)
+
+
 def share_gap(run: Trace, name: str) -> float:
     """Return how far the shares are, in any block, from those that the scores `name` give: each over the chosen ones' sum, times the scale.
 

@@ -5,6 +5,7 @@ DeepSeek's code has a norm after both latents, which the paper names apart from 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,6 +45,10 @@ class Equation:
     def name(self) -> str:
         """Return the tensor's path in its block."""
         return self.path.replace("layers.0.", "")
+
+    def cell(self, row: Any, column: Any) -> tuple[Any, ...]:
+        """Return the index of a number of `rows` in the tensor; () for a pair, which no op computes."""
+        return () if self.gap is None else (0, row, column) if self.value.ndim == 3 else (0, row, 0, column)
 
     def rows(self, channels: int) -> list[list[float]]:
         """Return the first channels of each token's row, in head 0."""

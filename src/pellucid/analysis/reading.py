@@ -24,7 +24,7 @@ class QuestionText:
 class WordPlace:
     """Where the last row of a run looks. back: tokens to the answer's place.  weight: the most that a head gives to it, and which head.
 
-    answered: the likeliest next token.
+    answered: the likeliest next token.  cell: the index of the weight.
     """
 
     back: int
@@ -32,6 +32,7 @@ class WordPlace:
     path: str
     head: int
     answered: str
+    cell: tuple[int, ...]
 
 
 def question_texts(count: int, stated: bool = True, language: str = "en") -> list[QuestionText]:
@@ -60,4 +61,5 @@ def word_place(run: Trace, word: str) -> WordPlace:
     place = max((i for i, own in enumerate(run.ids) if own == id), default=0)
     patterns = [s for s in run if s.path.endswith(".attn.pattern") and s.step == 0]
     weight, path, head = max((float(s.value[0, h, -1, place]), s.path, h) for s in patterns for h in range(s.value.shape[1]))
-    return WordPlace(len(run.ids) - 1 - place, weight, path, head, tokenizer.decode([int(run.last_logits(0).argmax())]))
+    answered, last = tokenizer.decode([int(run.last_logits(0).argmax())]), len(run.ids) - 1
+    return WordPlace(last - place, weight, path, head, answered, (0, head, last, place))

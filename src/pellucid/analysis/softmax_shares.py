@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pellucid.analysis.rows import entropy, largest_gap
 from pellucid.ops.sampling.stages import probabilities
+from pellucid.tracing import Trace
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ def softmax_table(logits: Tensor, powers_of: Tensor, best: int) -> SoftmaxTable:
     ids = logits.topk(best).indices.tolist()
     rows = [TokenShare(i, float(x[i]), float(below[i]), float(powers[i]), float(shares[i])) for i in ids]
     return SoftmaxTable(rows, float(total), largest_gap(probabilities(logits), shares))
+
+
+def logit_cell(run: Trace, id: int) -> tuple[int, int, int]:
+    """Return the index of a token's logit in the last row of a run's logits."""
+    return 0, len(run.ids) - 1, id
 
 
 def entropy_at(logits: Tensor, temperature: float) -> float:

@@ -26,7 +26,7 @@ from pellucid.counting.number import Number
 from pellucid.counting.training_memory import training
 from pellucid.documents.amount import scaled, seconds
 from pellucid.documents.definition import Count
-from pellucid.documents.exhibit import PanelDocument, panel
+from pellucid.documents.panel_document import PanelDocument, panel
 from pellucid.documents.recipe_bill import RecipeBill, recipe_bill
 from pellucid.errors import PellucidError
 from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, TablePanel, Value, way

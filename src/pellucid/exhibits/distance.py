@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pellucid.analysis.reading import question_texts, word_place
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, reading
-from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
+from pellucid.exhibits.panel import LinePanel, Panel, TablePanel, TensorPlace
 from pellucid.messages import say
 
 
@@ -15,8 +15,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     words = [word_place(run, text.word) for run, text in zip(runs, texts, strict=True)]
     columns = [say("exhibit.distance.between"), say("exhibit.distance.back"), say("exhibit.distance.weight")]
     answers = [say("exhibit.distance.head"), say("exhibit.distance.answer"), say("exhibit.distance.expected")]
+    places = {(n, 2): TensorPlace(w.path, w.cell, n) for n, w in enumerate(words)}
     rows = [(t.between, w.back, w.weight, f"{w.path} H={w.head}", w.answered, t.word) for t, w in zip(texts, words, strict=True)]
-    yield TablePanel(say("exhibit.distance.table"), [*columns, *answers], rows)
+    yield TablePanel(say("exhibit.distance.table"), [*columns, *answers], rows, tinted=(2,), places=places)
     weights = {say("exhibit.distance.weight"): [w.weight for w in words]}
     yield LinePanel(say("exhibit.distance.lines"), say("exhibit.distance.back"), [w.back for w in words], weights)
     right = len([w for w, t in zip(words, texts, strict=True) if w.answered == t.word])

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.bilinear import bilinear, embedding_gap, moves, score_gap, score_matrix, sum_gap
+from pellucid.analysis.bilinear import bilinear, embedding_gap, last_row, moves, score_gap, score_matrix, sum_gap, weighted_sum
 from pellucid.analysis.mask_leak import token_names
 from pellucid.analysis.split_heads import shape
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
-from pellucid.exhibits.panel import Panel, PlanePanel, Point, TablePanel
+from pellucid.exhibits.panel import Panel, PlanePanel, Point, TablePanel, TensorPlace, column_places, way
 from pellucid.messages import say
 
-PROMPT = "The capital of France is"
+PROMPT, HEAD = "The capital of France is", 2
 PARTS = {
     "X": "layers.0.attn_norm",
     "Q": "layers.0.attn.q",
@@ -26,7 +26,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     run = e.trace(e.text("prompt"))
     columns = [say("exhibit.equation.symbol"), say("exhibit.equation.tensor"), say("exhibit.equation.shape")]
     rows = [(symbol, path, f"{run[path].dims}  {shape(run[path].value)}") for symbol, path in PARTS.items()]
-    yield TablePanel(say("exhibit.equation.table"), columns, rows)
+    yield TablePanel(say("exhibit.equation.table"), columns, rows, places=column_places(1, [*PARTS.values()]))
     other, matrix = score_matrix(run, 1), score_matrix(run, 0)
     gap, wrong = score_gap(run, 0, e.on(matrix, other)), score_gap(run, 0, other)
     before, after, share = moves(run)
@@ -36,10 +36,20 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield PlanePanel(say("exhibit.equation.plane", share=share), *axes, points)
     yield e.claim("matrix", e.same(gap), gap=gap, shape=shape(matrix))
     yield e.claim("own", e.differ(wrong), gap=wrong)
+    head = int(e.number("head"))
+    steps, other = weighted_sum(run, head, head), weighted_sum(run, head, e.on(1 if head == 0 else 0, head))
+    title = say("exhibit.equation.sum", head=head, word=names[-1], share=steps.share)
+    yield PlanePanel(title, *axes, way(["0", *names], steps.places))
+    rows = [*zip(names, steps.angles, steps.scores, steps.weights, strict=True)]
+    kinds = (2, "layers.0.attn.scores"), (3, "layers.0.attn.pattern")
+    places = {(n, at): TensorPlace(path, last_row(run, head, n)) for n, _ in enumerate(names) for at, path in kinds}
+    columns = [say("exhibit.equation.key"), say("exhibit.equation.angle"), say("exhibit.equation.score"), say("exhibit.equation.weight")]
+    yield TablePanel(say("exhibit.equation.keys", head=head, word=names[-1]), columns, rows, tinted=(3,), places=places)
+    yield e.claim("sum", e.same(steps.gap) and e.differ(other.gap), head=head, gap=steps.gap, other=other.gap)
     added = sum_gap(run)
     yield e.claim("added", e.same(added), gap=added)
     table = embedding_gap(e.model, run.ids)
     yield e.claim("table", table == 0, gap=table)
 
 
-EXHIBIT = Exhibit("equation", show, controls=(Control("prompt", PROMPT),), fits=bilinear)
+EXHIBIT = Exhibit("equation", show, controls=(Control("prompt", PROMPT), Control("head", HEAD, (0, 1, 2, 3))), fits=bilinear)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pellucid.analysis.terms_of_art import TERMS, tensor_of, words
 from pellucid.exhibits import names
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
-from pellucid.exhibits.panel import Panel, TablePanel
+from pellucid.exhibits.panel import Panel, TablePanel, column_places
 from pellucid.messages import say
 
 PROMPT = "The capital of France is"
@@ -43,9 +43,10 @@ COLUMNS = (
 def show(e: Experiment) -> Iterator[Panel | Claim]:
     run = e.trace(e.text("prompt"))
     tensors = {key: tensor_of(run, term) for key, term in TERMS.items()}
+    paths = [TERMS[key].path if tensors[key] else "" for key in TEXTS]
     rows = [(*words(TEXTS[key][0]), TERMS[key].exhibit, tensors[key], say(f"exhibit.glossary.{key}.is")) for key in TEXTS]
     columns = list(map(say, COLUMNS))
-    yield TablePanel(say("exhibit.glossary.table"), columns, rows, exhibits=2)
+    yield TablePanel(say("exhibit.glossary.table"), columns, rows, exhibits=2, places=column_places(3, paths))
     shown = [key for key in TERMS if tensors[key]]
     yield e.claim("tensors", len(shown) > 0, tensors=len(shown), terms=len(TERMS))
     linked = all(e.on(term.exhibit, "") in names() for term in TERMS.values())

@@ -75,7 +75,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     pattern = next(s for s in run if s.path.endswith(".attn.pattern"))
     names = token_names(run)
     for head, values in enumerate(pattern.value[0].tolist()):
-        yield MatrixPanel(say("exhibit.heads.map", head=head), names, names, values, pattern.path, "share")
+        yield MatrixPanel(say("exhibit.heads.map", head=head), names, names, values, pattern.path, "share", (0, head, "row", "column"))
     gap = head_gap(pattern.value)
     yield e.claim("maps", e.differ(gap), shape=shape(pattern.value[0]), gap=gap)
 

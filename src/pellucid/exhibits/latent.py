@@ -8,12 +8,13 @@ from pellucid.analysis.mask_leak import token_names
 from pellucid.analysis.rows import largest_gap
 from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
-from pellucid.exhibits.panel import MatrixPanel, Panel, TablePanel, Value
+from pellucid.exhibits.panel import MatrixPanel, Panel, TablePanel, Value, column_places
 from pellucid.messages import say
 
 PROMPT = "The capital of France is"
 LARGE = "deepseek-v3"
 FORMS = "expanded", "absorbed"
+PLAIN = 2  # the number of the run after those of both forms
 CHANNELS = 12  # that are drawn of a symbol's rows
 
 
@@ -32,13 +33,16 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         "exhibit.latent.kept",
     )
     yes = {True: say("exhibit.latent.yes"), False: ""}
+    places = column_places(1, [q.path if q.gap is not None else "" for q in eleven], PLAIN)
     rows = [(q.text, q.name, q.dims, q.shape, q.matrix, q.gap, yes[q.stored]) for q in eleven]
     by_symbol = {q.symbol: n for n, q in enumerate(eleven)}
     chosen = by_symbol.get(e.text("symbol"), 0)
-    yield TablePanel(say("exhibit.latent.equations"), list(map(say, parts)), rows, chosen)
+    yield TablePanel(say("exhibit.latent.equations"), list(map(say, parts)), rows, chosen, places=places)
     one = eleven[chosen]
     cells = one.rows(CHANNELS)
-    yield MatrixPanel(say("exhibit.latent.numbers", symbol=one.symbol), token_names(plain), channel_names(cells), cells, one.path)
+    title, channels = say("exhibit.latent.numbers", symbol=one.symbol), channel_names(cells)
+    cell = one.cell("row", "column")
+    yield MatrixPanel(title, token_names(plain), channels, cells, one.path, cell=cell, run=PLAIN)
     apart = [q.gap for q in eleven if q.gap is not None]
     yield e.claim("equations", e.same(max(apart)), checked=len(apart), count=len(eleven), gap=max(apart))
     work = {form: [attention_work(run, step) for step in (0, 1)] for form, run in runs.items()}

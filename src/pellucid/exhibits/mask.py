@@ -16,9 +16,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     models = {say("exhibit.mask.infinite"): e.model, say("exhibit.mask.zero"): leaky}
     runs = {about: e.trace(e.text("prompt"), model) for about, model in models.items()}
     other = replaced(next(iter(runs.values())).ids)
-    for about, run in runs.items():
+    for number, (about, run) in enumerate(runs.items()):
         path, names, values = cells(run)
-        yield MatrixPanel(say("exhibit.mask.pattern", about=about), names, names, values, path, "share")
+        yield MatrixPanel(say("exhibit.mask.pattern", about=about), names, names, values, path, "share", (0, 0, "row", "column"), number)
     every = [future_shares(run) for run in runs.values()]
     shares = [mean(own) for own in every]
     gaps = [row_gap(model, run.ids, other) for model, run in zip(models.values(), runs.values(), strict=True)]

@@ -18,14 +18,33 @@ class AnswerPanel:
 
 
 @dataclass(frozen=True)
+class TensorPlace:
+    """A tensor of one of an exhibit's runs, or a cell of it. cell: its index.  run: the number of the run."""
+
+    path: str
+    cell: Sequence[int] = ()
+    run: int = 0
+
+
+@dataclass(frozen=True)
 class TablePanel:
-    """A table. columns: their headings.  marked: the row that the title speaks of.  exhibits: the column that names exhibits."""
+    """A table. columns: their headings.  marked: the row that the title speaks of.  exhibits: the column that names exhibits.
+
+    tinted: columns whose numbers are coloured, all on one scale.  places: {(row, column): the tensor that the cell speaks of}.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Value]]
     marked: int | None = None
     exhibits: int | None = None
+    tinted: Sequence[int] = ()
+    places: Mapping[tuple[int, int], TensorPlace] = field(default_factory=dict)
+
+
+def column_places(column: int, paths: Sequence[str], run: int = 0) -> dict[tuple[int, int], TensorPlace]:
+    """Return the places of a table's column, each row a whole tensor of a run; a row with the path "" has none."""
+    return {(row, column): TensorPlace(path, (), run) for row, path in enumerate(paths) if path}
 
 
 @dataclass(frozen=True)
@@ -56,7 +75,8 @@ class LinePanel:
 class MatrixPanel:
     """Cells of one tensor. path: the tensor's, "" for a difference or a sum of several.
 
-    scale: "share" from 0 to 1, "signed" about 0, "size" by powers of what is above 0.
+    scale: "share" from 0 to 1, "signed" about 0, "size" by powers of what is above 0.  cell: the index of a number in the tensor of a
+    run, with "row" and "column" where the panel's stand; () if no cell has it.  run: the number of the run.
     """
 
     title: str
@@ -65,6 +85,8 @@ class MatrixPanel:
     values: Sequence[Sequence[float | None]]  # None: hidden
     path: str = ""
     scale: Literal["share", "signed", "size"] = "signed"
+    cell: Sequence[int | Literal["row", "column"]] = ()
+    run: int = 0
 
 
 @dataclass(frozen=True)

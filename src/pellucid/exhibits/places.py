@@ -68,10 +68,11 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     holds = e.same(spread) and e.same(straight) and e.differ(curved)
     steps = slopes.by_distance[1]
     yield e.claim("bias", holds, spread=spread, straight=straight, curved=curved, steep=min(steps), flat=max(steps))
-    for kind in added:
+    for number, kind in enumerate(added):
         run = kinds[kind]
         cells = position_rows(run, CHANNELS)
-        yield MatrixPanel(say("exhibit.places.rows", kind=names[kind]), token_names(run), [*map(str, range(CHANNELS))], cells, "positions")
+        title, channels = say("exhibit.places.rows", kind=names[kind]), [*map(str, range(CHANNELS))]
+        yield MatrixPanel(title, token_names(run), channels, cells, "positions", cell=(0, "row", "column"), run=number)
 
 
 CONTROLS = (Control("prompt", PROMPT), Control("shift", SHIFT, (1, SHIFT, 30)))

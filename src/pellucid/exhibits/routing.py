@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.expert_scores import choices_changed, corrected, scores, share_gap, sparse, sum_gap
+from pellucid.analysis.expert_scores import choices_changed, corrected, score_cell, scores, share_gap, sparse, sum_gap
 from pellucid.api.count import described
 from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
-from pellucid.exhibits.panel import Panel, TablePanel, TextPanel
+from pellucid.exhibits.panel import Panel, TablePanel, TensorPlace, TextPanel
 from pellucid.messages import say
 
 PROMPT = "The capital of France is"
@@ -21,7 +21,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     run, again = e.trace(prompt), e.trace(prompt)
     heads = "exhibit.routing.expert", "exhibit.routing.group", "exhibit.routing.affinity", "exhibit.routing.ranked", "exhibit.routing.part"
     rows = [(str(s.expert), s.group, s.affinity, s.ranked, s.share) for s in scores(run, block)]
-    yield TablePanel(say("exhibit.routing.table", path=f"layers.{block}.ffn"), list(map(say, heads)), rows)
+    names = (2, "affinity"), (3, "corrected")
+    places = {(s.expert, at): TensorPlace(*score_cell(run, block, name, s.expert)) for s in scores(run, block) for at, name in names}
+    yield TablePanel(say("exhibit.routing.table", path=f"layers.{block}.ffn"), list(map(say, heads)), rows, tinted=(2, 3), places=places)
     repeated, of = choices_changed(run, again)
     yield e.claim("again", repeated == 0, same=of)
     gap, wrong = share_gap(run, e.on("affinity", "corrected")), share_gap(run, "corrected")

@@ -19,9 +19,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     gaps = {part: row_gaps(plain.all(part)[0].value, run.all(part)[0].value) for part, run in moved.items()}
     pieces = [p.text for p in e.model.tokenizer.pieces(plain.ids)]
     columns = [say("exhibit.rows.row"), FFN, ATTN]
-    yield TablePanel(say("exhibit.rows.neighbour"), columns, list(zip(pieces, gaps[FFN], gaps[ATTN], strict=True)), CHANGED)
+    yield TablePanel(say("exhibit.rows.neighbour"), columns, list(zip(pieces, gaps[FFN], gaps[ATTN], strict=True)), CHANGED, tinted=(1, 2))
     alone = {part: alone_gaps(plain, part) for part in (FFN, ATTN)}
-    yield TablePanel(say("exhibit.rows.alone"), columns, list(zip(pieces, alone[FFN], alone[ATTN], strict=True)))
+    yield TablePanel(say("exhibit.rows.alone"), columns, list(zip(pieces, alone[FFN], alone[ATTN], strict=True)), tinted=(1, 2))
     ffn, attn = (largest_beside(gaps[part], CHANGED) for part in (FFN, ATTN))
     yield e.claim("ffn", e.same(ffn) and e.differ(gaps[FFN][CHANGED]), gap=ffn, own=gaps[FFN][CHANGED])
     yield e.claim("attn", e.differ(attn), gap=attn)

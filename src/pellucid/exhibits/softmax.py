@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from pellucid.analysis.catalogue import biases
 from pellucid.analysis.rows import largest_gap
-from pellucid.analysis.softmax_shares import entropy_at, order_kept, share_gap, shifted_gap, softmax_table
+from pellucid.analysis.softmax_shares import entropy_at, logit_cell, order_kept, share_gap, shifted_gap, softmax_table
 from pellucid.exhibits.exhibit import BEST, Claim, Control, Exhibit, Experiment
-from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
+from pellucid.exhibits.panel import LinePanel, Panel, TablePanel, TensorPlace
 from pellucid.messages import say
 from pellucid.runs.answers import candidates, tokenizer_of, visible
 
@@ -22,7 +22,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     pieces = [visible(c.piece) or str(c.id) for c in candidates(tokenizer_of(e.model), logits, [s.id for s in shares.shares])]
     columns = [say("exhibit.softmax.token"), say("exhibit.softmax.logit"), say("exhibit.softmax.below"), say("exhibit.softmax.power")]
     rows = [(piece, s.logit, s.below, s.power, s.share) for piece, s in zip(pieces, shares.shares, strict=True)]
-    yield TablePanel(say("exhibit.softmax.table"), [*columns, say("exhibit.softmax.share")], rows)
+    places = {(n, 1): TensorPlace("logits", logit_cell(run, s.id)) for n, s in enumerate(shares.shares)}
+    yield TablePanel(say("exhibit.softmax.table"), [*columns, say("exhibit.softmax.share")], rows, tinted=(4,), places=places)
     bits = {say("exhibit.softmax.bits"): [entropy_at(logits, t) for t in TEMPERATURES]}
     yield LinePanel(say("exhibit.softmax.entropy"), say("exhibit.softmax.temperature"), TEMPERATURES, bits)
     yield e.claim("shares", e.same(shares.gap), total=shares.total, gap=shares.gap)

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from rich.style import Style
 from rich.text import Text
 
-from pellucid.documents.exhibit import (
+from pellucid.documents.exhibit import ExhibitDocument, shown_value
+from pellucid.documents.number import number
+from pellucid.documents.panel_document import (
     AnswerPanelDocument,
     BarPanelDocument,
     CubePanelDocument,
     DiagramPanelDocument,
-    ExhibitDocument,
     LinePanelDocument,
     MatrixPanelDocument,
     NetworkPanelDocument,
@@ -18,9 +19,7 @@ from pellucid.documents.exhibit import (
     PanelDocument,
     PlanePanelDocument,
     TablePanelDocument,
-    shown_value,
 )
-from pellucid.documents.number import number
 from pellucid.messages import say
 from pellucid.terminal.sparkline import bar, shade, tint
 from pellucid.terminal.table import Cell, Column, clipped, prose, table

@@ -108,6 +108,8 @@ export interface MatrixPanelDocument {
   values: ((number | null)[])[]; // null: hidden
   path: string | null; // of the tensor; null: of several
   scale: "share" | "signed" | "size";
+  cell: (number | "row" | "column")[]; // a number's index in the tensor; none: it is of no cell
+  run: number; // of the exhibit's runs
 }
 
 export interface NetworkPanelDocument {
@@ -164,6 +166,16 @@ export interface TablePanelDocument {
   rows: ((string | number | null)[])[];
   marked: number | null; // the row that the title speaks of
   exhibits: number | null; // the column whose cells name exhibits
+  tinted: number[]; // columns whose numbers are coloured on one scale
+  places: TensorPlaceDocument[]; // of cells that speak of a tensor
+}
+
+export interface TensorPlaceDocument {
+  row: number;
+  column: number;
+  path: string;
+  cell: number[]; // its index in the tensor; none: the whole tensor
+  run: number; // of the exhibit's runs
 }
 
 export interface TextPanelDocument {
