@@ -2,10 +2,14 @@
 
 import pytest
 import torch
+from torch import nn
 
 import pellucid
-from pellucid.analysis.low_rank_addition import added, by_rank, drawn
+from pellucid.analysis import trained_addition as trained_module
+from pellucid.analysis.low_rank_addition import added, by_rank, drawn, merge
+from pellucid.analysis.trained_addition import trained_addition
 from pellucid.api.model import Model
+from pellucid.nn.low_rank import thinnable
 
 PROMPT = "The capital of France is"
 
@@ -45,3 +49,21 @@ def test_numbers_of_every_matrix(model: Model) -> None:
     """Four blocks of the specimen: q and o 128 × 128, k and v 64 × 128, gate and up 192 × 128, down 128 × 192."""
     ends = 4 * (2 * 256 + 2 * 192 + 3 * 320)
     assert list(by_rank(model, [1, 4])) == [(r, r * ends, r * ends / model.num_parameters()) for r in (1, 4)]
+
+
+def test_training_moves_the_addition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts are learned beside the weights and stay after the merge; the mutants merge twice, and train a weight of the model."""
+    reader = pellucid.load("pellucid/reader", dtype="float64")
+    with torch.no_grad():
+        one, none = trained_addition(reader, 2, 12), trained_addition(reader, 2, 0)
+        width = sum(m.in_features + m.out_features for m in thinnable(reader.module).values())
+        assert one.numbers == 2 * width and one.right[0] == none.right[1] < one.right[1] == one.right[2]
+        assert one.unchanged and one.gap < 1e-10 and one.parameters == reader.num_parameters()
+        with monkeypatch.context() as patched:
+            patched.setattr(trained_module, "merge", lambda layer, times: merge(layer, 2))
+            assert trained_addition(reader, 2, 12).gap > 1e-3
+        with monkeypatch.context() as patched:
+            patched.setattr(nn.Module, "requires_grad_", lambda module, on=True: module)  # what training freezes, it trains
+            for p in reader.module.parameters():
+                p.requires_grad_(True)
+            assert not trained_addition(reader, 2, 2).unchanged

@@ -144,7 +144,7 @@ def misplaced(panels: Sequence[Panel], runs: Sequence[Any]) -> list[str]:
         if isinstance(p, MatrixPanel) and p.cell:
             for i, row in enumerate(p.values):
                 at = ({"row": i, "column": j} for j in range(len(row)))
-                cells += [(p.path, tuple(a.get(n, n) for n in p.cell), p.run, v) for a, v in zip(at, row, strict=True)]
+                cells += [(p.path, tuple(a.get(n, n) for n in p.cell), p.run, v) for a, v in zip(at, row, strict=True) if v is not None]
     out = []
     for path, cell, run, shown in cells:
         tensor = runs[run].all(path)[0].value if path in runs[run] else None

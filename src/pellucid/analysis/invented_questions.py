@@ -131,9 +131,14 @@ def first(model: Model, one: InventedQuestion) -> int:
     return model.tokenizer.encode(one.word, special=False)[0]
 
 
+def fact_documents(model: Model, given: Sequence[InventedQuestion]) -> list[Document]:
+    """Return the facts in a model's tokens, each with its prompt before what is learned."""
+    return [Document(model.ids(one.prompt), model.tokenizer.encode(one.word + STOP[one.language], special=False)) for one in given]
+
+
 def tuned(model: Model, given: Sequence[InventedQuestion], steps: int) -> tuple[Model, Tuning]:
     """Train a copy of a model on the facts, all in each step, and return it. steps: 0 trains nothing."""
-    documents = [Document(model.ids(one.prompt), model.tokenizer.encode(one.word + STOP[one.language], special=False)) for one in given]
+    documents = fact_documents(model, given)
     out = trained_copy(model, documents, TrainSettings(SEED, steps, len(documents), RATE, warmup=5, weight_decay=0.0))
     forward = asking(model, given, [one.prompt + one.word for one in given])
     weights = sum(p.numel() * p.element_size() for p in out.module.parameters())

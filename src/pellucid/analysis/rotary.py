@@ -1,7 +1,7 @@
 """Rotary positions in a run: what they turn, what they keep, and what a score depends on."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -41,6 +41,18 @@ def scores_at(run: Trace, query: int, key: int) -> Tensor:
         rotated.append(ops.rotate(x, ops.angles(at, rope, x.dtype), rope.interleaved)[0])
     q, k = rotated
     return torch.einsum("thk,shk->hts", q, k.repeat_interleave(q.shape[1] // k.shape[1], 1))
+
+
+def score_maps(run: Trace, head: int) -> Iterator[list[list[float | None]]]:
+    """Yield the scores of a head of block 0 as recorded, and from queries and keys that are not turned; None where the mask hides them."""
+    q, k = (run[f"layers.0.attn.{name}"].value[0].double() for name in "qk")
+    scores, pattern = run["layers.0.attn.scores"], run["layers.0.attn.pattern"].value[0, head]
+    bare = q[:, head] @ k[:, head * k.shape[1] // q.shape[1]].T * scores.settings["scale"]
+    for made in (scores.value[0, head], bare):
+        rows: list[list[float | None]] = [
+            [None if p == 0 else v for v, p in zip(*row, strict=True)] for row in zip(made.tolist(), pattern.tolist(), strict=True)
+        ]
+        yield rows
 
 
 def shift_gap(run: Trace, query: int, key: int) -> float:

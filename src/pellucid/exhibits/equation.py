@@ -37,15 +37,15 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("matrix", e.same(gap), gap=gap, shape=shape(matrix))
     yield e.claim("own", e.differ(wrong), gap=wrong)
     head = int(e.number("head"))
-    steps, other = weighted_sum(run, head, head), weighted_sum(run, head, e.on(1 if head == 0 else 0, head))
+    steps, wrong_sum = weighted_sum(run, head, head), weighted_sum(run, head, e.on(1 if head == 0 else 0, head))
     title = say("exhibit.equation.sum", head=head, word=names[-1], share=steps.share)
     yield PlanePanel(title, *axes, way(["0", *names], steps.places))
-    rows = [*zip(names, steps.angles, steps.scores, steps.weights, strict=True)]
+    keys = [*zip(names, steps.angles, steps.scores, steps.weights, strict=True)]
     kinds = (2, "layers.0.attn.scores"), (3, "layers.0.attn.pattern")
     places = {(n, at): TensorPlace(path, last_row(run, head, n)) for n, _ in enumerate(names) for at, path in kinds}
     columns = [say("exhibit.equation.key"), say("exhibit.equation.angle"), say("exhibit.equation.score"), say("exhibit.equation.weight")]
-    yield TablePanel(say("exhibit.equation.keys", head=head, word=names[-1]), columns, rows, tinted=(3,), places=places)
-    yield e.claim("sum", e.same(steps.gap) and e.differ(other.gap), head=head, gap=steps.gap, other=other.gap)
+    yield TablePanel(say("exhibit.equation.keys", head=head, word=names[-1]), columns, keys, tinted=(3,), places=places)
+    yield e.claim("sum", e.same(steps.gap) and e.differ(wrong_sum.gap), head=head, gap=steps.gap, other=wrong_sum.gap)
     added = sum_gap(run)
     yield e.claim("added", e.same(added), gap=added)
     table = embedding_gap(e.model, run.ids)
