@@ -3,7 +3,7 @@
 import json
 
 from pellucid import catalog
-from pellucid.analysis.releases import by_year, releases
+from pellucid.analysis.releases import branches, by_year, releases
 
 ENTRIES = json.loads((catalog.HERE / "models.json").read_text(encoding="utf-8"))
 
@@ -21,3 +21,11 @@ def test_years_by_hand() -> None:
     assert [*years] == sorted(years) and sum(len(y.models) for y in years.values()) == 114
     assert {m.name for m in years["2023"].models if m.sparse} == {"Mixtral-8x7B-v0.1"} and years["2023"].sparse == 1
     assert (years["2017"].kinds, years["2017"].disclosed, years["2017"].sparse) == ("MHA 2", 2, 0)
+
+
+def test_the_tree_has_every_public_model_once() -> None:
+    models = releases()
+    tree = {kind: branches(models, kind, 2) for kind in ("encoder", "both", "decoder")}
+    assert {kind: sum(b.count for b in own) for kind, own in tree.items()} == {"encoder": 3, "both": 7, "decoder": 96}
+    assert [b.first for b in tree["encoder"]] == [["BERT base (uncased)", "BERT large (uncased)"], ["all-MiniLM-L6-v2"]]
+    assert [b.year for b in tree["decoder"] if b.sparse] == ["2023", "2024", "2025"]

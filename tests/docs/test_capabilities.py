@@ -7,6 +7,7 @@ import os
 import random
 import re
 from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import cache
 from io import StringIO
 from unittest.mock import patch
@@ -63,6 +64,17 @@ def test_what_a_row_names_exists() -> None:
     assert {view for row in ROWS for view in row.views} <= views
     assert {name for row in ROWS for name in row.exhibits} <= set(names())
     assert all(row.reads and (row.commands or row.places) and len(row.places) == len(row.views) for row in ROWS)
+
+
+def idle(row: Row) -> bool:
+    """True if a row's reading would be found whatever ran: it is part of its own command or address, or as short as any number has it."""
+    return row.reads in row.where or len(row.reads.encode()) < 4
+
+
+def test_a_reading_is_of_what_ran() -> None:
+    assert [row.id for row in ROWS if idle(row)] == []
+    row = next(row for row in ROWS if row.id == "L2")
+    assert idle(replace(row, reads="layers.2.attn.q_a.in")) and idle(replace(row, reads="512"))
 
 
 @pytest.mark.parametrize("row", CHOSEN, ids=lambda row: row.id)

@@ -13,7 +13,10 @@ UNCONFIRMED = "unconfirmed"  # begins the status of a statement that no maker ha
 
 @dataclass(frozen=True)
 class Release:
-    """A model of the catalogue. date: "2024-12".  attention: its kinds, "" if its makers disclosed nothing.  sparse: it has experts."""
+    """A model of the catalogue. date: "2024-12".  attention: its kinds, "" if its makers disclosed nothing.  sparse: it has experts.
+
+    stacks: "encoder", "both" or "decoder", "" if its makers disclosed nothing.
+    """
 
     name: str
     organisation: str
@@ -22,6 +25,7 @@ class Release:
     sparse: bool
     statements: int
     unconfirmed: int
+    stacks: str
 
     @property
     def year(self) -> str:
@@ -39,8 +43,9 @@ def releases() -> list[Release]:
         about = [str(statement["status"]) for statement in entry.get("statements", ())]
         cfg = None if about else described(entry["id"])[1]
         attention, sparse = ("", False) if cfg is None else (kinds(cfg), any(layer.ffn.experts for layer in cfg.layers))
+        stacks = "" if cfg is None else "both" if cfg.encoder is not None else "encoder" if cfg.bidirectional else "decoder"
         unconfirmed = sum(status.startswith(UNCONFIRMED) for status in about)
-        out.append(Release(entry["name"], entry["organisation"], entry["released"], attention, sparse, len(about), unconfirmed))
+        out.append(Release(entry["name"], entry["organisation"], entry["released"], attention, sparse, len(about), unconfirmed, stacks))
     return sorted(out, key=lambda one: one.date)
 
 
@@ -74,3 +79,19 @@ def by_year(models: Iterable[Release]) -> list[Year]:
     for one in models:
         own.setdefault(one.year, []).append(one)
     return [Year(year, those) for year, those in own.items()]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The models of one year that have the same stacks. first: names of the first ones.  sparse: one of them has experts."""
+
+    year: str
+    count: int
+    first: Sequence[str]
+    sparse: bool
+
+
+def branches(models: Iterable[Release], stacks: str, most: int) -> list[Branch]:
+    """Return the branch of a tree of releases whose models have these stacks, a year each, with at most `most` names."""
+    own = by_year(one for one in models if one.stacks == stacks)
+    return [Branch(y.year, len(y.models), [m.name for m in y.models[:most]], y.sparse > 0) for y in own]

@@ -1,16 +1,36 @@
-"""A timeline of the catalogue: every release, with what its makers disclosed."""
+"""A timeline of language models: four eras, the catalogue as a tree, and every release with what its makers disclosed."""
 
 from collections.abc import Iterator
 
-from pellucid.analysis.releases import by_year, releases
+from pellucid.analysis.releases import Branch, branches, by_year, releases
 from pellucid.exhibits.exhibit import Claim, Exhibit, Experiment
-from pellucid.exhibits.panel import Panel, TablePanel
+from pellucid.exhibits.panel import Box, DiagramPanel, Panel, TablePanel
 from pellucid.messages import say
+
+NAMES = 2  # of a year's models that the tree names
+ERAS = (  # arXiv 2303.18223 names them
+    ("1951", "exhibit.timeline.era.counts", "exhibit.timeline.era.counts.is", "Shannon, Bell System Technical Journal 30"),
+    ("2003", "exhibit.timeline.era.neural", "exhibit.timeline.era.neural.is", "Bengio et al., JMLR 3"),
+    ("2018", "exhibit.timeline.era.pretrained", "exhibit.timeline.era.pretrained.is", "arXiv 1810.04805"),
+    ("2020", "exhibit.timeline.era.large", "exhibit.timeline.era.large.is", "arXiv 2005.14165"),
+)
 
 
 def show(e: Experiment) -> Iterator[Panel | Claim]:
     models = releases()
     years = by_year(models)
+    columns = [say("exhibit.timeline.from"), say("exhibit.timeline.era"), say("exhibit.timeline.new"), say("exhibit.timeline.source")]
+    eras = list(map(say, (era for _, era, _, _ in ERAS)))
+    news = list(map(say, (new for _, _, new, _ in ERAS)))
+    rows = [(year, era, new, source) for (year, _, _, source), era, new in zip(ERAS, eras, news, strict=True)]
+    yield TablePanel(say("exhibit.timeline.eras"), columns, rows)
+    stacks = {
+        "encoder": say("exhibit.timeline.encoder"),
+        "both": say("exhibit.timeline.both"),
+        "decoder": say("exhibit.timeline.decoder"),
+    }
+    tree = {about: list(boxes(branches(models, kind, NAMES))) for kind, about in stacks.items()}
+    yield DiagramPanel(say("exhibit.timeline.tree"), tree)
     columns = [say("exhibit.timeline.year"), say("exhibit.timeline.models"), say("exhibit.timeline.sparse"), say("exhibit.timeline.kinds")]
     yield TablePanel(say("exhibit.timeline.years"), columns, [(y.year, len(y.models), y.sparse, y.kinds) for y in years])
     columns = [say("exhibit.timeline.date"), say("exhibit.timeline.model"), say("exhibit.timeline.by"), say("exhibit.timeline.attention")]
@@ -18,10 +38,20 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.timeline.table"), columns, rows)
     first, last = years[0], e.on(years[-1], years[0])
     yield e.claim("sparse", first.sparse == 0 < last.sparse, year=last.year, sparse=last.sparse, of=last.disclosed, first=first.year)
+    public = [m for m in models if m.year == e.on(last.year, first.year) and m.disclosed]
+    alone = [m for m in public if m.stacks == "decoder"]
+    yield e.claim("decoders", len(alone) == len(public), alone=len(alone), of=len(public), year=last.year, first=first.year)
     closed = [m for m in models if not m.disclosed]
     statements, unconfirmed = sum(m.statements for m in closed), sum(m.unconfirmed for m in closed)
     numbers = {"models": len(models), "closed": len(closed), "statements": statements, "unconfirmed": unconfirmed}
     yield e.claim("undisclosed", len(closed) > 0 and 0 < unconfirmed < statements, **numbers)
+
+
+def boxes(of: list[Branch]) -> Iterator[Box]:
+    """Yield a box for each year with the first names in it; a year with experts is marked."""
+    for one in of:
+        yield Box(one.year, say("exhibit.timeline.count", count=one.count), 0, one.sparse)
+        yield from (Box(name, "", 1) for name in one.first)
 
 
 EXHIBIT = Exhibit("timeline", show)
