@@ -13,6 +13,7 @@ from documented import accept, refused
 from pellucid.api.fresh_weights import redrawn
 from pellucid.api.model import make
 from pellucid.commands import main
+from pellucid.documents.number import number
 from pellucid.errors import UseError
 from pellucid.messages import speaking
 from pellucid.watching.change_text import parse_change
@@ -214,3 +215,30 @@ def test_fresh_weights(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(torch.equal(p, q) for p, q in zip(drawn.module.parameters(), first.module.parameters(), strict=True))
     assert pellucid.trace(drawn, PROMPT).last_logits().tolist() != pellucid.trace(redrawn(model, 1), PROMPT).last_logits().tolist()
     assert "--quant" in run(capsys, SPECIMEN, PROMPT, "--with", "norm=none", "--fresh", "0", "--quant", "int8", code=2)
+
+
+def test_several_seeds_have_a_mean_and_a_spread(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each seed's numbers are those of its own call, and the terminal writes their mean and deviation; of one seed there is no table."""
+    change = ("--change", "layers.1.ffn = 0")
+    one = [json.loads(run(capsys, SPECIMEN, PROMPT, *change, "--fresh", seed, "--json")) for seed in ("3", "5", "9")]
+    document = json.loads(run(capsys, SPECIMEN, PROMPT, *change, "--fresh", "3,5,9", "--json"))
+    accept(document, "try")
+    assert all(d["seeds"] is None for d in one) and document["answers"] == one[0]["answers"] and document["seeds"]["seeds"] == [3, 5, 9]
+    last = document["seeds"]["depth"][-1]
+    assert last["path"] == "layers.3.out"
+    slopes = [d["depth"][-1]["gradient"][1] for d in one]
+    assert last["gradient"][1]["values"] == slopes and len(set(slopes)) == 3
+    far = [next(t["relative"] for t in d["tensors"] if t["path"] == "layers.3.out") for d in one]
+    assert last["difference"]["values"] == far
+    mean = sum(far) / 3
+    deviation = (sum((x - mean) ** 2 for x in far) / 2) ** 0.5
+    assert last["difference"]["mean"] == pytest.approx(mean) and last["difference"]["spread"] == pytest.approx(deviation)
+    with speaking("en"):
+        assert f"{number(100 * mean)}% ± {number(100 * deviation)}" in run(capsys, SPECIMEN, PROMPT, *change, "--fresh", "3,5,9")
+    assert refused(document | {"seeds": {"seeds": [-1]}}, "try")
+
+
+@pytest.mark.parametrize("seeds", ["", "1,,2", "-1", "a", ",".join(map(str, range(65)))])
+def test_seeds_that_are_none_are_refused_in_one_line(capsys: pytest.CaptureFixture[str], seeds: str) -> None:
+    line = run(capsys, SPECIMEN, PROMPT, "--change", "layers.1.ffn = 0", "--fresh", seeds, code=2)
+    assert line.count("\n") == 1 and "64" in line

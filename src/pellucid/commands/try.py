@@ -1,5 +1,6 @@
 """`pellucid try`: one prompt run twice, as the model is and changed, side by side."""
 
+import re
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from pellucid.errors import UseError
 from pellucid.messages import say
 
 AXES = "T", "H"  # of rows and heads
+MOST = 64  # seeds of one call
 
 
 def add(app: typer.Typer) -> None:
@@ -26,7 +28,7 @@ def add(app: typer.Typer) -> None:
         best: Annotated[int, options.integer("--top", say("explain.help.top"))] = 5,
         everything: Annotated[bool, typer.Option("--all", help=say("try.help.all"))] = False,
         by: Annotated[str, typer.Option("--by", metavar="T|H", help=say("try.help.by"))] = "",
-        drawn: Annotated[int | None, options.integer("--fresh", say("try.help.fresh"))] = None,
+        fresh: Annotated[str | None, typer.Option("--fresh", metavar="SEEDS", help=say("try.help.fresh"))] = None,
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
@@ -44,30 +46,46 @@ def add(app: typer.Typer) -> None:
             raise UseError("explain.top", found=best)
         if by not in ("", *AXES):
             raise UseError("try.axis", found=by)
-        if drawn is not None and quant is not None:
+        seeds = [] if fresh is None else seeds_of(fresh)
+        if seeds and quant is not None:
             raise UseError("try.fresh")
         prompts = [options.prompt_of(text, ids) for text in (prompt, prompt if against is None else against)]
         model = options.loaded(screen, name, dtype=dtype, device=options.numbers(device), quant=quant)
 
         from pellucid.analysis.compare import compare
         from pellucid.analysis.depth import by_depth
+        from pellucid.analysis.seed_spread import SeedRun, divergence, measured, over_seeds
         from pellucid.api.change_values import changes
         from pellucid.api.fresh_weights import redrawn
         from pellucid.api.trace import trace
         from pellucid.api.variant import varied
         from pellucid.documents.comparison import comparison_document
+        from pellucid.documents.seed_table import seed_document
         from pellucid.terminal.comparison_lines import Detail, Side, comparison
+        from pellucid.terminal.seed_lines import seed_lines
 
-        model = model if drawn is None else redrawn(model, drawn)
-        other = varied(model, switch or ())
-        edits = changes(other, texts, steps)
-        runs = trace(model, prompts[0], steps), trace(other, prompts[1], steps, edit=edits)
-        compared, depth = compare(*runs), by_depth(*runs, ([], edits))
-        options.tell_held(screen, model)
+        measures = list[SeedRun]()
+        for own in (redrawn(model, seed) for seed in reversed(seeds)) if seeds else (model,):  # the first seed's runs are the ones shown
+            other = varied(own, switch or ())
+            edits = changes(other, texts, steps)
+            runs = trace(own, prompts[0], steps), trace(other, prompts[1], steps, edit=edits)
+            compared, depth, sides = compare(*runs), by_depth(*runs, ([], edits)), (own, other)
+            measures.insert(0, measured(compared, depth))
+        spread = (over_seeds(measures), divergence(measures)) if len(measures) > 1 else None
+        options.tell_held(screen, sides[0])
         if screen.json:
-            screen.document(comparison_document(compared, (model, other), ([], texts), best, depth))
+            screen.document(comparison_document(compared, sides, ([], texts), best, depth, spread and seed_document(seeds, *spread)))
         else:
             changed = [*([] if against is None else [against]), *(switch or ()), *texts]
-            about = [model.name if against is None else prompt, ", ".join(changed)]
-            sides = [Side(one, text) for one, text in zip((model, other), about, strict=True)]
-            screen.lines(comparison(compared, sides, Detail(best, screen.width, everything, by), depth))
+            about = [sides[0].name if against is None else prompt, ", ".join(changed)]
+            both = [Side(one, text) for one, text in zip(sides, about, strict=True)]
+            screen.lines(comparison(compared, both, Detail(best, screen.width, everything, by), depth))
+            if spread is not None:
+                screen.lines(seed_lines(seeds, *spread, screen.width))
+
+
+def seeds_of(text: str) -> list[int]:
+    """Return the seeds of a text such as "3" or "0,1,2", each once and in order."""
+    if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", text) or text.count(",") >= MOST:
+        raise UseError("try.seeds", found=text, most=MOST)
+    return list(dict.fromkeys(map(int, text.split(","))))

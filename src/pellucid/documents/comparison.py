@@ -10,6 +10,7 @@ from pellucid.api.model import Model
 from pellucid.documents.definition import Count, Path, Row
 from pellucid.documents.number import finite
 from pellucid.documents.run import CandidateDocument, candidate_of
+from pellucid.documents.seed_table import SeedsDocument
 from pellucid.runs.answers import best_candidates, tokenizer_of
 from pellucid.tracing import Trace
 
@@ -85,10 +86,16 @@ class ComparisonDocument(TypedDict):
     loads: Annotated[list[LoadDocument], "of layers with experts"]
     only: Annotated[list[list[Path]], "paths of one run alone"]
     depth: Annotated[list[DepthDocument], "from the first block's input to the last one's output; none: not both are decoders"]
+    seeds: Annotated[SeedsDocument | None, "the same over several seeds; null: of one, or of trained weights"]
 
 
 def comparison_document(
-    c: Comparison, models: tuple[Model, Model], changes: tuple[list[str], list[str]], most: int, depth: Sequence[Depth] = ()
+    c: Comparison,
+    models: tuple[Model, Model],
+    changes: tuple[list[str], list[str]],
+    most: int,
+    depth: Sequence[Depth] = (),
+    seeds: SeedsDocument | None = None,
 ) -> ComparisonDocument:
     """Return a comparison as JSON. models, changes: of the first run and the second.  most: candidates of an answer."""
     return {
@@ -102,6 +109,7 @@ def comparison_document(
         "loads": [{"path": path, "loads": [a, b]} for path, (a, b) in loads(c).items()],
         "only": [c.only_a, c.only_b],
         "depth": [depth_document(d) for d in depth],
+        "seeds": seeds,
     }
 
 
