@@ -5,6 +5,7 @@ from playwright.sync_api import expect
 
 import pellucid
 from browser import Tab
+from pellucid.analysis.by_axis import along
 from pellucid.documents.number import number
 
 PROMPT, CLEAN = "The capital of Japan is", "The capital of France is"
@@ -45,3 +46,23 @@ def test_a_link_restores_it_and_a_fault_is_one_line(tab: Tab) -> None:
     expect(page.locator("section p.fault[role=alert]")).to_contain_text("France")
     tab.go(view="change", prompt=PROMPT, sweep="nonsense")
     expect(page.locator("#sweep-run")).to_be_disabled()
+
+
+def test_two_runs_stand_row_by_row_and_a_cell_opens_its_tile(tab: Tab) -> None:
+    """The table of a change is `try --by`'s, and a share leads to the number that differs most there."""
+    model = pellucid.load("pellucid/capitals", dtype="float32")
+    edit = [pellucid.zero("layers.1.attn.z", H=2)]
+    compared = pellucid.compare(pellucid.trace(model, PROMPT), pellucid.trace(model, PROMPT, edit=edit))
+    page = tab.page
+    tab.go(view="change", prompt=PROMPT, edits='[["layers.1.attn.z",":,:,2,:","to","0"]]')
+    for axis, path in (("T", "layers.1.out"), ("H", "layers.1.attn.z")):
+        row = page.locator(f"table[data-along={axis}] tr", has=page.get_by_role("rowheader", name=path, exact=True))
+        expect(row).to_be_visible()
+        shares = [float(x) for x in row.locator("button").evaluate_all("all => all.map(b => b.dataset.share)")]
+        own = along(compared, axis)[path]
+        assert shares == pytest.approx(own, rel=1e-5) and row.locator("button").nth(2).inner_text() == f"{number(100 * own[2])}%"
+    cell = row.locator("button").nth(2).get_attribute("data-cell")
+    row.locator("button").nth(2).click()
+    page.wait_for_selector(f'#reading[data-cell="{cell}"]:not([data-value=""])')
+    shown = float(page.get_attribute("#reading", "data-value") or "nan")
+    assert shown == pytest.approx(float(compared.a[path].value[tuple(map(int, (cell or "").split(",")))]), rel=1e-5)

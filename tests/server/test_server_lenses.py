@@ -7,6 +7,7 @@ import torch
 
 import pellucid
 from pellucid.analysis.attribution import attribution
+from pellucid.analysis.by_axis import along
 from pellucid.analysis.lens import lens
 from pellucid.api.model import Model
 from pellucid.batch.mask import prefix, window
@@ -242,6 +243,27 @@ def test_what_differs_is_every_number(api: Served, models: dict[str, Model]) -> 
         assert t["largest"] == float((a.double() - b.double()).abs().max())
     same = differ(api, first["run"], api.run("pellucid/capitals", CAPITAL)["run"])
     assert not any(t["changed"] for t in same.values())
+
+
+def test_rows_and_heads_are_those_of_the_comparison(api: Served, models: dict[str, Model]) -> None:
+    """Row by row and head by head as `pellucid try --by` has them; each cell is the one that differs most; a head that is off alone moves."""
+    change = "layers.1.attn.z[H=2] = 0"
+    base, changed = api.run("pellucid/capitals", CAPITAL), api.run("pellucid/capitals", CAPITAL, changes=[change])
+    document = api.get(f"/api/runs/{base['run']}/differences", "differences", other=changed["run"])
+    model = models["capitals"]
+    compared = pellucid.compare(
+        pellucid.trace(model, CAPITAL), pellucid.trace(model, CAPITAL, edit=[pellucid.zero("layers.1.attn.z", H=2)])
+    )
+    own = {axis: along(compared, axis) for axis in "TH"}
+    got = {(d["path"], d["axis"]): d for d in document["along"]}
+    assert set(got) == {(f"layers.{i}{end}", axis) for i in range(4) for end, axis in ((".out", "T"), (".attn.z", "H"))}
+    for (path, axis), d in got.items():
+        assert d["shares"] == pytest.approx(own[axis][path], rel=1e-9, abs=1e-12)
+        a, b = (run[path].value.double() for run in (compared.a, compared.b))
+        for i, cell in enumerate(d["cells"]):
+            at = 1 if axis == "T" else 2
+            assert cell[at] == i and float((b - a).abs()[tuple(cell)]) == float((b - a).abs().select(at, i).max())
+    assert [share > 0 for share in got["layers.1.attn.z", "H"]["shares"]] == [False, False, True, False]
 
 
 def test_what_measures_cannot_tell_apart_differs(api: Served) -> None:

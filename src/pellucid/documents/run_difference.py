@@ -4,11 +4,13 @@ Equal stats do not make equal tensors, so the numbers themselves are compared. A
 the same if its inputs are the same and the model is.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal, TypedDict
 
 import torch
 
 from pellucid.analysis.compare import gap
+from pellucid.analysis.difference import apart
 from pellucid.documents.definition import Count, Path, RunId
 from pellucid.documents.number import finite
 from pellucid.errors import RequestError
@@ -20,6 +22,8 @@ from pellucid.runs.worker import Stop
 from pellucid.watching.watch import Seen
 
 SCHEMA: Final = 1
+AXES: Final[dict[str, Literal["T", "H"]]] = {".out": "T", ".attn.z": "H"}  # of paths that end so
+MOST = 64  # rows or heads of a table
 
 
 class DifferenceDocument(TypedDict):
@@ -33,6 +37,16 @@ class DifferenceDocument(TypedDict):
     largest: Annotated[float | None, "difference of a number; null: not compared, or not finite"]
 
 
+class AxisDifferenceOfRunsDocument(TypedDict):
+    """How far a tensor of two runs is at each row or head."""
+
+    n: Annotated[Count, "its number in the run"]
+    path: Path
+    axis: Literal["T", "H"]
+    shares: Annotated[list[float | None], "‖b − a‖ / ‖a‖ at each index; null: a is 0 there and b is not"]
+    cells: Annotated[list[list[Count]], "the cell of each index that differs most"]
+
+
 class DifferencesDocument(TypedDict):
     """The tensors of the first step that two runs both have."""
 
@@ -40,6 +54,7 @@ class DifferencesDocument(TypedDict):
     run: RunId
     other: RunId
     tensors: list[DifferenceDocument]
+    along: Annotated[list[AxisDifferenceOfRunsDocument], "what leaves each block by rows, and its attention by heads"]
 
 
 def differences_document(run: Run, other: Run, stop: Stop) -> DifferencesDocument:
@@ -57,7 +72,29 @@ def differences_document(run: Run, other: Run, stop: Stop) -> DifferencesDocumen
         moved = largest != 0.0 if largest is not None else s.shape != t.shape or not same or unlike(s, t, run, other, changed)
         changed[s.path] = changed.get(s.path, False) or moved
         tensors.append({"n": n, "other": m, "path": s.path, "call": s.call, "changed": moved, "largest": finite(largest)})
-    return {"schema": SCHEMA, "run": run.id, "other": other.id, "tensors": tensors}
+    return {"schema": SCHEMA, "run": run.id, "other": other.id, "tensors": tensors, "along": list(by_axes(run, other, stop))}
+
+
+def by_axes(run: Run, other: Run, stop: Stop) -> Iterator[AxisDifferenceOfRunsDocument]:
+    """Yield the difference of each block's output by rows, and of its heads' outputs by heads, where both runs keep them in one shape."""
+    theirs = {s.path: s for s in other.trace.seen[: other.firsts[1]]}
+    for n, s in enumerate(run.trace.seen[: run.firsts[1]]):
+        axis = next((letter for end, letter in AXES.items() if s.path.startswith("layers.") and s.path.endswith(end)), None)
+        t = theirs.get(s.path)
+        if axis is None or t is None or axis not in (letters := s.dims.split()) or s.shape != t.shape or not (kept(s) and kept(t)):
+            continue
+        at = letters.index(axis)
+        if s.shape[at] > MOST:
+            continue
+        stop.check()
+        x, y = (v.double().movedim(at, 0) for v in (s.value, t.value))
+        shares, cells = [], []
+        for i, (a, b) in enumerate(zip(x, y, strict=True)):
+            moved = float((b - a).norm())
+            shares.append(0.0 if moved == 0 else finite(moved / float(a.norm())) if a.any() else None)
+            cell = [int(j) for j in torch.unravel_index(apart(a, b).argmax(), a.shape)]
+            cells.append([*cell[:at], i, *cell[at:]])
+        yield {"n": n, "path": s.path, "axis": axis, "shares": shares, "cells": cells}
 
 
 def unlike(s: Seen, t: Seen, run: Run, other: Run, changed: dict[str, bool]) -> bool:

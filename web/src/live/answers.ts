@@ -1,5 +1,6 @@
 // The server's part of a page that runs its model: the page's requests, answered by what is computed here.
 
+import { along, type Both } from "./along";
 import { say } from "../messages";
 import { parsed } from "../run/edits";
 import { cut, pooled } from "../run/recorded";
@@ -120,14 +121,15 @@ function changed(make: () => LiveRun): LiveRun {
 
 // The tensors of the first step of two runs that differ, and by how much.
 function differences(run: LiveRun, other: LiveRun): unknown {
-  const theirs = new Map(other.tensors(0).map((t) => [t.path, t]));
+  const both: Both[] = [], theirs = new Map(other.tensors(0).map((t) => [t.path, t]));
   const tensors = run.tensors(0).flatMap((t) => {
     const o = theirs.get(t.path), x = run.at(t.n).values, y = o && other.at(o.n).values;
     if (!o || !y) return [];
     const largest = x.length === y.length ? x.reduce((m, v, i) => Math.max(m, Math.abs(v - (y[i] ?? NaN))), 0) : null;
+    both.push({ ...t, before: x, after: y });
     return [{ n: t.n, other: o.n, path: t.path, call: 0, changed: largest !== 0, largest }];
   });
-  return { schema: 1, run: run.id, other: other.id, tensors };
+  return { schema: 1, run: run.id, other: other.id, tensors, along: along(both) };
 }
 
 // The likeliest tokens of a row, by their pieces; the page makes the stages itself.

@@ -6,7 +6,7 @@ import type { ChatEventDocument } from "../chat/chat_documents";
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
 import { Columns, cellOf } from "./columns";
-import type { CellPartsDocument, CodeDocument, DifferenceDocument, LensDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument, WeightTileDocument, WhyDocument } from "./documents";
+import type { CellPartsDocument, CodeDocument, DifferencesDocument, LensDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument, WeightTileDocument, WhyDocument } from "./documents";
 import type { MapDocument } from "./map_documents";
 import { attributed, type Attribution } from "./lens";
 import type { Measured, Measuring } from "./measured";
@@ -182,7 +182,7 @@ export async function sweep(model: string, switches: readonly string[], clean: s
   return json("sweeps", { method: "POST", body, headers: { "Content-Type": "application/json" } });
 }
 
-export const differences = async (run: string, other: string): Promise<DifferenceDocument[]> => (await json<{ tensors: DifferenceDocument[] }>(`runs/${run}/differences?${query({ other })}`)).tensors;
+export const differences = (run: string, other: string): Promise<DifferencesDocument> => json<DifferencesDocument>(`runs/${run}/differences?${query({ other })}`);
 
 export async function difference(run: string, n: number, other: string, m: number, at: string, level: string): Promise<ArrayBuffer> {
   const path = `runs/${run}/tensors/${n}/difference?${query({ other, m, at, level })}`;

@@ -19,6 +19,14 @@ export interface AttributionDocument {
   rest: ShareDocument[]; // of the embedding and of biases
 }
 
+export interface AxisDifferenceOfRunsDocument {
+  n: number; // its number in the run
+  path: string;
+  axis: "T" | "H";
+  shares: (number | null)[]; // ‖b − a‖ / ‖a‖ at each index; null: a is 0 there and b is not
+  cells: number[][]; // the cell of each index that differs most
+}
+
 export interface BlankDocument {
   row: number;
   next: CandidateDocument | null;
@@ -95,6 +103,7 @@ export interface DifferencesDocument {
   run: string;
   other: string;
   tensors: DifferenceDocument[];
+  along: AxisDifferenceOfRunsDocument[]; // what leaves each block by rows, and its attention by heads
 }
 
 export interface LensDocument {
