@@ -246,7 +246,7 @@ def test_what_differs_is_every_number(api: Served, models: dict[str, Model]) -> 
 
 
 def test_rows_and_heads_are_those_of_the_comparison(api: Served, models: dict[str, Model]) -> None:
-    """Row by row and head by head as `pellucid try --by` has them; each cell is the one that differs most; a head that is off alone moves."""
+    """Row by row and head by head as `try --by` has them; each cell is the one that differs most; a head that is off moves alone."""
     change = "layers.1.attn.z[H=2] = 0"
     base, changed = api.run("pellucid/capitals", CAPITAL), api.run("pellucid/capitals", CAPITAL, changes=[change])
     document = api.get(f"/api/runs/{base['run']}/differences", "differences", other=changed["run"])

@@ -16,7 +16,7 @@ def seed_lines(seeds: Sequence[int], depth: Sequence[SeedSpread], divergence: Sp
     """Write how far two runs are apart over seeds, and their measures by depth."""
     out = [Text(), *prose(say("try.over", seeds=", ".join(map(str, seeds)), count=len(seeds)), width, TITLE)]
     if divergence is not None:
-        out += prose(say("try.over.divergence", nats=spread(divergence)), width)
+        out += prose(say("try.divergence", step=0, nats=spread(divergence)), width)
     about = [say("try.depth.size"), say("try.depth.likeness"), say("try.depth.gradient")]
     heads = [say("try.tensor"), say("try.relative"), *(f"{name} {side}" for name in about for side in "AB")]
     titles: list[Cell] = [Text(head, DIM) for head in heads]
