@@ -13,7 +13,7 @@ from pellucid.analysis.depth import Depth
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedValues:
     """A number over seeds. values: of each seed."""
 
     values: Sequence[float]
@@ -37,10 +37,10 @@ class SeedSpread:
     """
 
     path: str
-    difference: Spread | None
-    size: tuple[Spread | None, Spread | None]
-    likeness: tuple[Spread | None, Spread | None]
-    gradient: tuple[Spread | None, Spread | None]
+    difference: SeedValues | None
+    size: tuple[SeedValues | None, SeedValues | None]
+    likeness: tuple[SeedValues | None, SeedValues | None]
+    gradient: tuple[SeedValues | None, SeedValues | None]
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ def over_seeds(runs: Sequence[SeedRun]) -> list[SeedSpread]:
     return out
 
 
-def divergence(runs: Sequence[SeedRun]) -> Spread | None:
+def divergence(runs: Sequence[SeedRun]) -> SeedValues | None:
     """Return the divergence of the first answers over seeds."""
     return spread_of([run.divergence for run in runs])
 
 
-def spread_of(values: Sequence[float | None]) -> Spread | None:
+def spread_of(values: Sequence[float | None]) -> SeedValues | None:
     """Return numbers as one over seeds; None if a seed has none."""
     known = [v for v in values if v is not None]
-    return Spread(known) if known and len(known) == len(values) else None
+    return SeedValues(known) if known and len(known) == len(values) else None

@@ -62,7 +62,7 @@ def trained_addition(model: Model, rank: int, steps: int) -> TrainedAddition:
             run.one(numbers)
     module.requires_grad_(False).eval()
     ids = torch.tensor([model.ids(given[0].prompt)], device=model.device)
-    beside, right = own(ids), asking(own, given, plain(given)).right
+    logits, right = own(ids), asking(own, given, plain(given)).right
     weights = dict(module.named_parameters())
     unchanged = all(torch.equal(p, weights[path]) for path, p in model.module.named_parameters())
     for layer in linears.values():
@@ -70,5 +70,5 @@ def trained_addition(model: Model, rank: int, steps: int) -> TrainedAddition:
     after = asking(own, given, plain(given))
     counts = asking(model, given, plain(given)).right, right, after.right
     return TrainedAddition(
-        counts, after.of, sum(p.numel() for p in trained), model.num_parameters(), unchanged, largest_gap(beside, own(ids))
+        counts, after.of, sum(p.numel() for p in trained), model.num_parameters(), unchanged, largest_gap(logits, own(ids))
     )

@@ -39,17 +39,17 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "code": CodeDocument,
     "turns": TurnsDocument,
     "reuse": ReuseDocument,
-    "differences": DifferencesDocument,
     "sweep": SweepDocument,
     "switches": SwitchesDocument,
     "moved": WhyDocument,
     "tile": WeightTileDocument,
 }
+OF_DIFFERENCES = {"differences": DifferencesDocument}
 OF_MAP = {"map": MapDocument}
 OF_TEXT = {"tokens": TokensDocument}
 OF_CHAT = {"chat": ChatEventDocument}
 OF_EXHIBITS = {"exhibits": ExhibitListDocument, "exhibit": ExhibitDocument, "training": TrainingDocument}
-EVERY = NAMED | OF_MAP | OF_TEXT | OF_CHAT | OF_EXHIBITS
+EVERY = NAMED | OF_DIFFERENCES | OF_MAP | OF_TEXT | OF_CHAT | OF_EXHIBITS
 IMPORTED_BY_CHAT = 'import type { AnswerDocument } from "../run/documents";'
 IMPORTED_BY_MAP = 'import type { LensLayerDocument } from "./documents";'
 IMPORTED = 'import type { CandidateDocument } from "../run/documents";'
@@ -75,6 +75,7 @@ def files(root: Path) -> dict[Path, str]:
         / "src"
         / "run"
         / "map_documents.ts": f"{HEAD}\n{IMPORTED_BY_MAP}\n\n{interfaces(*OF_MAP.values(), known=NAMED.values())}\n",
+        root / "web" / "src" / "run" / "difference_documents.ts": f"{HEAD}\n{interfaces(*OF_DIFFERENCES.values())}\n",
         root / "web" / "src" / "run" / "token_documents.ts": f"{HEAD}\n{interfaces(*OF_TEXT.values())}\n",
         root
         / "web"

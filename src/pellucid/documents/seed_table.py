@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
-from pellucid.analysis.seed_spread import SeedSpread, Spread
+from pellucid.analysis.seed_spread import SeedSpread, SeedValues
 from pellucid.documents.definition import Count, Path
 from pellucid.documents.number import finite
 
@@ -34,7 +34,7 @@ class SeedsDocument(TypedDict):
     depth: list[SeedSpreadDocument]
 
 
-def seed_document(seeds: Sequence[int], depth: Sequence[SeedSpread], divergence: Spread | None) -> SeedsDocument:
+def seed_document(seeds: Sequence[int], depth: Sequence[SeedSpread], divergence: SeedValues | None) -> SeedsDocument:
     """Return the numbers over seeds as JSON."""
     rows: list[SeedSpreadDocument] = [
         {
@@ -49,6 +49,6 @@ def seed_document(seeds: Sequence[int], depth: Sequence[SeedSpread], divergence:
     return {"seeds": list(seeds), "divergence": spread_document(divergence), "depth": rows}
 
 
-def spread_document(s: Spread | None) -> SpreadDocument | None:
+def spread_document(s: SeedValues | None) -> SpreadDocument | None:
     """Return one number over seeds."""
     return None if s is None else {"mean": finite(s.mean), "spread": finite(s.spread), "values": [finite(v) for v in s.values]}

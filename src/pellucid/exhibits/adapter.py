@@ -26,20 +26,20 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.adapter.ranks"), columns, [*by_rank(e.model, RANKS)])
     steps, reader = int(e.number("steps")), e.open_model(READER)
     trained = trained_addition(reader, int(e.number("rank")), e.on(steps, 0))
-    plain, beside, merged = trained.right
+    plain, learnt, merged = trained.right
     columns = [say("exhibit.adapter.answering"), say("exhibit.adapter.right", of=trained.of), say("exhibit.adapter.trained")]
     after = say("exhibit.adapter.beside", steps=steps)
     ways = [
         (say("exhibit.adapter.plain"), plain, 0),
-        (after, beside, trained.numbers),
+        (after, learnt, trained.numbers),
         (say("exhibit.adapter.inside"), merged, trained.numbers),
     ]
     yield TablePanel(say("exhibit.adapter.learned", model=reader.name), columns, ways)
     m, n = one.shape
     yield e.claim("zero", one.idle == 0, gap=one.idle)
     yield e.claim("numbers", one.numbers < one.full, path=one.path, rank=one.rank, m=m, n=n, numbers=one.numbers)
-    learned = beside > plain and merged == beside
-    counts = {"plain": plain, "right": beside, "of": trained.of, "numbers": trained.numbers, "share": trained.share}
+    learned = learnt > plain and merged == learnt
+    counts = {"plain": plain, "right": learnt, "of": trained.of, "numbers": trained.numbers, "share": trained.share}
     yield e.claim("learned", learned, steps=steps, **counts)
     yield e.claim("frozen", trained.unchanged and e.same(trained.gap), parameters=trained.parameters, gap=trained.gap)
     yield e.claim("merged", e.differ(one.moved) and e.same(one.merged), moved=one.moved, gap=one.merged)

@@ -9,8 +9,8 @@ from pellucid.messages import say
 
 NAMES = 2  # of a year's models that the tree names
 ERAS = (  # arXiv 2303.18223 names them
-    ("1951", "exhibit.timeline.era.counts", "exhibit.timeline.era.counts.is", "Shannon, Bell System Technical Journal 30"),
-    ("2003", "exhibit.timeline.era.neural", "exhibit.timeline.era.neural.is", "Bengio et al., JMLR 3"),
+    ("1951", "exhibit.timeline.era.counts", "exhibit.timeline.era.counts.is", "doi.org/10.1002/j.1538-7305.1951.tb01366.x"),
+    ("2003", "exhibit.timeline.era.neural", "exhibit.timeline.era.neural.is", "jmlr.org/papers/v3/bengio03a.html"),
     ("2018", "exhibit.timeline.era.pretrained", "exhibit.timeline.era.pretrained.is", "arXiv 1810.04805"),
     ("2020", "exhibit.timeline.era.large", "exhibit.timeline.era.large.is", "arXiv 2005.14165"),
 )

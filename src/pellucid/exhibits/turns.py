@@ -45,8 +45,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     one, every = hands_alike(chosen, APART)
     lines = {say("exhibit.turns.one"): one, say("exhibit.turns.every"): every}
     yield LinePanel(say("exhibit.turns.alike", base=base), say("exhibit.turns.distance"), [*APART], lines)
-    pieces, (turned, bare) = token_names(run), score_maps(run, 0)
-    yield MatrixPanel(say("exhibit.turns.map"), pieces, pieces, turned, "layers.0.attn.scores", cell=(0, 0, "row", "column"))
+    pieces, (maps, bare) = token_names(run), score_maps(run, 0)
+    yield MatrixPanel(say("exhibit.turns.map"), pieces, pieces, maps, "layers.0.attn.scores", cell=(0, 0, "row", "column"))
     yield MatrixPanel(say("exhibit.turns.bare"), pieces, pieces, bare)
     gaps = [shift_gap(run, shift, e.on(shift, 0)), shift_gap(run, shift, 0)]
     sides = [say("exhibit.turns.both", shift=shift), say("exhibit.turns.query", shift=shift)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from pellucid.analysis.seed_spread import SeedSpread, Spread
+from pellucid.analysis.seed_spread import SeedSpread, SeedValues
 from pellucid.documents.number import number
 from pellucid.messages import say
 from pellucid.terminal.table import Cell, Column, clipped, prose, table
@@ -12,7 +12,7 @@ from pellucid.terminal.table import Cell, Column, clipped, prose, table
 TITLE, DIM, NAME = "bold", "dim", "cyan"
 
 
-def seed_lines(seeds: Sequence[int], depth: Sequence[SeedSpread], divergence: Spread | None, width: int) -> list[Text]:
+def seed_lines(seeds: Sequence[int], depth: Sequence[SeedSpread], divergence: SeedValues | None, width: int) -> list[Text]:
     """Write how far two runs are apart over seeds, and their measures by depth."""
     out = [Text(), *prose(say("try.over", seeds=", ".join(map(str, seeds)), count=len(seeds)), width, TITLE)]
     if divergence is not None:
@@ -24,11 +24,11 @@ def seed_lines(seeds: Sequence[int], depth: Sequence[SeedSpread], divergence: Sp
     return clipped([*out, *table([titles, *rows], [Column(style=NAME), *[Column(">")] * 7])], width)
 
 
-def spread(s: Spread | None) -> str:
+def spread(s: SeedValues | None) -> str:
     """Write a mean and its spread, "0.332 ± 0.004"."""
     return "" if s is None else f"{number(s.mean)} ± {number(s.spread)}"
 
 
-def percent(s: Spread | None) -> str:
+def percent(s: SeedValues | None) -> str:
     """Write a share's mean and spread in percent."""
     return "" if s is None else f"{number(100 * s.mean)}% ± {number(100 * s.spread)}"

@@ -1,6 +1,6 @@
 // How far two runs are at each row of what leaves a block, and at each head, as the server's comparison has it.
 
-import type { DifferencesDocument } from "../run/documents";
+import type { DifferencesDocument } from "../run/difference_documents";
 
 type Along = DifferencesDocument["along"][number];
 export interface Both { n: number; path: string; dims: string; shape: readonly number[]; before: ArrayLike<number>; after: ArrayLike<number> }

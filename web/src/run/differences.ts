@@ -1,6 +1,6 @@
 // Which tensors of two runs differ, as the server compared them number by number, and which tokens each would go on with.
 
-import type { DifferenceDocument } from "./documents";
+import type { DifferenceDocument } from "./difference_documents";
 import type { Run, Tensor } from "./types";
 
 export interface Pair { before: Tensor; after: Tensor; largest: number | null }

@@ -19,14 +19,6 @@ export interface AttributionDocument {
   rest: ShareDocument[]; // of the embedding and of biases
 }
 
-export interface AxisDifferenceOfRunsDocument {
-  n: number; // its number in the run
-  path: string;
-  axis: "T" | "H";
-  shares: (number | null)[]; // ‖b − a‖ / ‖a‖ at each index; null: a is 0 there and b is not
-  cells: number[][]; // the cell of each index that differs most
-}
-
 export interface BlankDocument {
   row: number;
   next: CandidateDocument | null;
@@ -87,23 +79,6 @@ export interface CodeDocument {
   op: string | null;
   sources: SourceDocument[];
   python: string[]; // that make the cell again; none: the run cannot be made by a few lines
-}
-
-export interface DifferenceDocument {
-  n: number; // its number in the run
-  other: number; // its number in the other run
-  path: string;
-  call: number;
-  changed: boolean;
-  largest: number | null; // difference of a number; null: not compared, or not finite
-}
-
-export interface DifferencesDocument {
-  schema: 1;
-  run: string;
-  other: string;
-  tensors: DifferenceDocument[];
-  along: AxisDifferenceOfRunsDocument[]; // what leaves each block by rows, and its attention by heads
 }
 
 export interface LensDocument {
