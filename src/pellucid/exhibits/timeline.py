@@ -21,8 +21,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     years = by_year(models)
     columns = [say("exhibit.timeline.from"), say("exhibit.timeline.era"), say("exhibit.timeline.new"), say("exhibit.timeline.source")]
     eras = list(map(say, (era for _, era, _, _ in ERAS)))
-    news = list(map(say, (new for _, _, new, _ in ERAS)))
-    rows = [(year, era, new, source) for (year, _, _, source), era, new in zip(ERAS, eras, news, strict=True)]
+    texts = list(map(say, (new for _, _, new, _ in ERAS)))
+    rows = [(year, era, new, source) for (year, _, _, source), era, new in zip(ERAS, eras, texts, strict=True)]
     yield TablePanel(say("exhibit.timeline.eras"), columns, rows)
     stacks = {
         "encoder": say("exhibit.timeline.encoder"),
