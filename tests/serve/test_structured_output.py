@@ -173,6 +173,8 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"guided_json": {"enum": [1, "a"]}}, '1|"a"'),
     ({"json_schema": {"type": "boolean"}}, "true|false"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": {"type": "null"}}}}, "null"),
+    ({"response_format": {"type": "json_object", "schema": {"const": 7}}}, "7"),
+    ({"response_format": {"type": "json_schema", "schema": {"const": "a"}}}, '"a"'),
 ]
 
 
@@ -230,6 +232,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "xml"}}, "response_format.type"),
     ({"response_format": 5}, "response_format"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": True}}}, "response_format.json_schema.schema"),
+    ({"response_format": {"type": "json_object", "schema": 5}}, "response_format.schema"),
     ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs"),
     ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex"),
 ]

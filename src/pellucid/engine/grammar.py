@@ -43,13 +43,15 @@ class GrammarCompiler:
         wrapper = llguidance.TokenizerWrapper(VocabularyBytes(tokenizer, [p.raw for p in pieces], self.stops))
         self.tokens = llguidance.LLTokenizer(wrapper, n_vocab=vocab, eos_token=self.stops)
 
-    def compile(self, kind: str, source: Any) -> "GrammarConstraint":
+    def compile(self, kind: str, source: Any, around: str | None = None) -> "GrammarConstraint":
         """Return the constraint of a grammar: a schema as an object or JSON text, a text, or a list of texts for a choice.
 
+        around: the Lark grammar of the whole text, in which `@form` stands for this one. None: it is the whole text's.
         Raises a UseError, in one line, for one that llguidance cannot hold a text to.
         """
         try:
             text = self.text_of(kind, source)
+            text = text if around is None else joined(around, text)
         except (Exception, RecursionError) as fault:
             raise UseError("grammar.refused", kind=kind, reason=" ".join(str(fault).split())) from None
         matcher = self.library.LLMatcher(self.tokens, text, log_level=0)
@@ -67,6 +69,12 @@ class GrammarCompiler:
         if kind == "choice":
             return str(of.grammar_from_lark("start: " + " | ".join(json.dumps(each) for each in source)))
         return str(of.grammar_from_lark(source) if kind == "lark" else self.library.grammar_from("grammar", source))
+
+
+def joined(around: str, form: str) -> str:
+    """Return a Lark grammar and the grammar that its `@form` stands for, in llguidance's own text, as one."""
+    (inner,) = json.loads(form)["grammars"] if form.startswith("{") else [{"lark_grammar": form}]
+    return json.dumps({"grammars": [{"lark_grammar": around}, {**inner, "name": "form"}]})
 
 
 JSON_DEFAULTS: Any = {"whitespace_flexible": True, "whitespace_pattern": SPACES}

@@ -10,7 +10,7 @@ from pellucid.engine.grammar import GrammarConstraint
 from pellucid.errors import RequestError
 from pellucid.runs.request import described, wrong
 from pellucid.server.openai.body_fields import BodyFields, is_one_of
-from pellucid.server.openai.structured import constrained
+from pellucid.server.openai.structured import asked, constrained
 from pellucid.server.openai.tool_formats import CLOSES, OPENS, ReplyParts, Schemas, ToolFormat, format_of, plain, thought
 from pellucid.server.openai.tool_grammar import MOST, grammar_of
 from pellucid.tokenizer.chat_template import choose
@@ -94,9 +94,10 @@ class ReplyStream:
 
 
 def reply_form(served: "ServedModel", fields: BodyFields, rendered: str) -> tuple[ReplyForm, GrammarConstraint | None]:
-    """Return how the replies of a chat are written, and the constraint of one that must call a tool. rendered: the prompt's text.
+    """Return how the replies of a chat are written, and the constraint of one that must call a tool, or must have a form.
 
-    A RequestError for wrong tools, and a template whose calls cannot be read.
+    A form is that of the content: reasoning that the prompt has begun comes before it, and under `response_format` a tool may be called
+    in its place. rendered: the prompt's text.  A RequestError for wrong tools or forms, and a template whose calls cannot be read.
     """
     schemas, chosen = tools_of(fields)
     source = choose(served.tokenizer.templates, served.name, None, bool(schemas)).source
@@ -107,7 +108,10 @@ def reply_form(served: "ServedModel", fields: BodyFields, rendered: str) -> tupl
     names = (*(used.marks if used is not None else ()), OPENS, CLOSES)
     marks = {name: served.marks[name] for name in names if name in served.marks}
     form = ReplyForm(used, OPENS in source, inside, schemas, frozenset(marks.values()))
-    if chosen in ("auto", "none") or used is None:
+    must, wanted = chosen not in ("auto", "none") and used is not None, asked(fields)
+    if must and wanted is not None and wanted[0] != "response_format":
+        raise RequestError("server.either", 400, "tool_choice", one="tool_choice", other=wanted[0])
+    if wanted is None and not must:
         return form, None
     special = {p.id for p in served.tokenizer.pieces(marks.values()) if p.special}
 
@@ -116,7 +120,16 @@ def reply_form(served: "ServedModel", fields: BodyFields, rendered: str) -> tupl
 
     named = {chosen[1]: schemas[chosen[1]]} if isinstance(chosen, tuple) else schemas
     most = 1 if isinstance(chosen, tuple) or not fields.truth("parallel_tool_calls", True) else MOST
-    return form, constrained(served, "tools", "lark", grammar_of(used.name, source, named, most, inside, mark))
+    if must or wanted is None:
+        assert used is not None
+        return form, constrained(served, "tools", "lark", grammar_of(used.name, source, named, most, inside, mark))
+    whole = constrained(served, *wanted)
+    callable_tools = named if wanted[0] == "response_format" else {}
+    if not callable_tools and not inside and (used is None or used.name != "harmony"):
+        return form, whole
+    around = grammar_of(None if used is None else used.name, source, callable_tools, most, inside, mark, True)
+    name, kind, grammar = wanted
+    return form, constrained(served, "tools" if callable_tools else name, kind, grammar, around)
 
 
 def grammar_text(text: str) -> str:
@@ -125,7 +138,7 @@ def grammar_text(text: str) -> str:
 
 
 def tools_of(fields: BodyFields) -> tuple[dict[str, Mapping[str, Any]], str | tuple[str, str]]:
-    """Return the schemas of the tools by name, none if the choice is none, and the choice: auto, none, required, or ("function", name)."""
+    """Return the schemas of the tools that may be called, by name, and the choice: auto, none, required, or ("function", name)."""
     tools, schemas = fields.given.get("tools", []), dict[str, Mapping[str, Any]]()
     if not isinstance(tools, list) or len(tools) > 128:
         raise wrong("tools", described(tools), "[{}] (0..128)")
@@ -140,6 +153,8 @@ def tools_of(fields: BodyFields) -> tuple[dict[str, Mapping[str, Any]], str | tu
             raise wrong(f"tools[{i}].function.parameters", described(schema), "{}")
         schemas[name] = schema
     choice = fields.given.get("tool_choice", "auto")
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        schemas, choice = allowed_tools(choice, schemas)
     if isinstance(choice, dict):
         name = (choice.get("function") or {}).get("name") if isinstance(choice.get("function"), dict) else choice.get("name")
         if not is_one_of(name, schemas):
@@ -152,7 +167,23 @@ def tools_of(fields: BodyFields) -> tuple[dict[str, Mapping[str, Any]], str | tu
     return ({} if choice == "none" else schemas), choice
 
 
+def allowed_tools(choice: Mapping[str, Any], schemas: Schemas) -> tuple[dict[str, Mapping[str, Any]], Any]:
+    """Return the schemas of the tools that a choice among some of them names, and its mode; of /v1/responses' shape or of a chat's."""
+    nested = isinstance(choice.get("allowed_tools"), dict)
+    own, place = (choice["allowed_tools"], "tool_choice.allowed_tools") if nested else (choice, "tool_choice")
+    if not isinstance(entries := own.get("tools", []), list):
+        raise wrong(f"{place}.tools", described(entries), "[{}]")
+    out = dict[str, Mapping[str, Any]]()
+    for i, entry in enumerate(entries):
+        of = entry if isinstance(entry, dict) else {}
+        name = of["function"].get("name") if isinstance(of.get("function"), dict) else of.get("name")
+        if not is_one_of(name, schemas):
+            raise wrong(f"{place}.tools[{i}]", described(name), ", ".join(schemas) or "-")
+        out[str(name)] = schemas[str(name)]
+    return out, own.get("mode", "auto")
+
+
 def given_tools(fields: BodyFields) -> Sequence[dict[str, Any]] | None:
-    """Return the tools that the template shows: none if the choice is none."""
-    tools: list[dict[str, Any]] = fields.given.get("tools") or []
-    return tools if tools and fields.given.get("tool_choice") != "none" else None
+    """Return the tools that the template shows: those that may be called."""
+    schemas, _ = tools_of(fields)
+    return [tool for tool in fields.given.get("tools", ()) if tool["function"]["name"] in schemas] or None

@@ -24,11 +24,11 @@ MOST_TEXTS = 64  # `n`
 COMPLETION = COMMON | {"prompt", "echo", "logprobs", "add_special_tokens", "suffix"}
 CHAT = COMMON | {
     "messages", "max_completion_tokens", "logprobs", "top_logprobs", "add_generation_prompt", "continue_final_message",
-    "chat_template_kwargs", "tools", "tool_choice", "parallel_tool_calls",
+    "chat_template_kwargs", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort",
 }  # fmt: skip
 TOKENIZE = {
     "model", "prompt", "messages", "add_special_tokens", "return_token_strs", "add_generation_prompt", "continue_final_message",
-    "chat_template_kwargs", "tools",
+    "chat_template_kwargs", "tools", "reasoning_effort",
 }  # fmt: skip
 
 
@@ -66,7 +66,8 @@ def completion_job(served: ServedModel, body: Mapping[str, Any], inspector: "Ins
         raise RequestError("serve.echo", 400, "echo", name=served.name)
     prompts = prompts_of(served, fields)
     scored = echoed and logprobs is not None
-    requests = requests_of(served, fields, [ids for ids, _ in prompts], fields.integer("max_tokens", 0, BIG), NEW, logprobs, scored)
+    most, form = fields.integer("max_tokens", 0, BIG), constraint_of(served, fields)
+    requests = requests_of(served, fields, [ids for ids, _ in prompts], most, NEW, logprobs, scored, form)
     echoes = [text if text is not None else served.tokenizer.decode(ids) for ids, text in prompts] if echoed else []
     job = job_of(served, fields, CompletionShape(served.tokenizer, logprobs), requests, echoes)
     return inspected(job, fields, inspector, prompts[0][1])
@@ -82,8 +83,8 @@ def chat_job(served: ServedModel, body: Mapping[str, Any], inspector: "Inspector
     most = fields.integer("max_completion_tokens", 0, BIG, fields.integer("max_tokens", 0, BIG))
     tools_of(fields)  # before the template reads them
     prompt = chat_prompt(served, fields, given_tools(fields))
-    form, calls = reply_form(served, fields, served.tokenizer.decode(prompt[-8:]))
-    requests = requests_of(served, fields, [prompt], most, BIG, logprobs if asks else None, False, calls)
+    form, constraint = reply_form(served, fields, served.tokenizer.decode(prompt[-8:]))
+    requests = requests_of(served, fields, [prompt], most, BIG, logprobs if asks else None, False, constraint)
     return inspected(job_of(served, fields, ChatShape(served.tokenizer, logprobs if asks else None, form), requests, []), fields, inspector)
 
 
@@ -134,21 +135,17 @@ def requests_of(
     default: int,
     logprobs: int | None,
     scored: bool,
-    calls: GrammarConstraint | None = None,
+    constraint: GrammarConstraint | None,
 ) -> list[Request]:
     """Return the engine's requests, one for each prompt, all with the same seed. most: new tokens, None for at most `default`.
 
-    calls: the constraint of a reply that must call a tool.
+    constraint: of each text.
     """
     settings = served.settings(fields.sampling(), fields.biases(served.vocab))
     stops = frozenset(fields.ids("stop_token_ids", served.vocab)) | (frozenset() if fields.truth("ignore_eos") else served.stops)
     n, priority = fields.integer("n", 1, MOST_TEXTS, 1), fields.integer("priority", -BIG, BIG, 0)
     starts, out = served.model.config.starts, []
-    form = constraint_of(served, fields)
-    if form is not None and calls is not None:
-        raise RequestError("server.either", 400, "tool_choice", one="tool_choice", other="response_format")
-    form = form or calls
-    stops |= frozenset() if form is None else served.stops
+    stops |= frozenset() if constraint is None else served.stops
     for prompt in prompts:
         text, source = (tuple(prompt), None) if starts is None else ((starts,), tuple(prompt))
         left = served.longest - len(text)
@@ -170,5 +167,5 @@ def requests_of(
             speculate=served.speculate,
             stepwise=bool(fields.stops()),  # the reader of the text cancels it when it meets one
         )
-        out.append(request if form is None else replace(request, constraint=form.copy()))
+        out.append(request if constraint is None else replace(request, constraint=constraint.copy()))
     return out

@@ -49,7 +49,9 @@ FIELDS: dict[str, Schema] = {
     "logit_bias": {"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}},
     "stream": TRUTH, "stream_options": {"type": "object", "properties": {"include_usage": TRUTH}}, "ignore_eos": TRUTH, "echo": TRUTH,
     "stop_token_ids": IDS, "skip_special_tokens": TRUTH, "return_token_ids": TRUTH, "add_special_tokens": TRUTH, "suffix": TEXT,
-    "response_format": {"type": "object", "properties": {"type": choice("text", "json_object", "json_schema"), "json_schema": TABLE}},
+    "response_format": {
+        "type": "object", "properties": {"type": choice("text", "json_object", "json_schema"), "json_schema": TABLE, "schema": TABLE},
+    },
     "structured_outputs": TABLE, "guided_json": {"anyOf": [TABLE, TEXT]}, "guided_regex": TEXT, "guided_choice": TEXTS,
     "guided_grammar": TEXT, "json_schema": {"anyOf": [TABLE, TEXT]}, "grammar": TEXT, "top_logprobs": integer(0, MOST_LOGPROBS),
     "pellucid": {"type": "object", "properties": {"watch": {"anyOf": [TEXT, TEXTS]}, "edit": {"anyOf": [TEXT, TEXTS]}}},
@@ -57,7 +59,7 @@ FIELDS: dict[str, Schema] = {
     "tool_choice": {"anyOf": [choice("auto", "none", "required"), TABLE]}, "parallel_tool_calls": TRUTH, "return_token_strs": TRUTH,
     "input": {"anyOf": [TEXT, TEXTS, IDS, {"type": "array", "items": IDS, "minItems": 1}]}, "encoding_format": choice("float", "base64"),
     "dimensions": integer(1, BIG), "instructions": TEXT, "max_output_tokens": integer(0, BIG), "text": TABLE, "reasoning": TABLE,
-    "include": {"type": "array", "items": TEXT}, "truncation": choice("disabled"), "tokens": IDS,
+    "reasoning_effort": TEXT, "include": {"type": "array", "items": TEXT}, "truncation": choice("disabled"), "tokens": IDS,
 }  # fmt: skip
 COMPLETION_LOGPROBS, CHAT_LOGPROBS = integer(0, MOST_LOGPROBS), TRUTH
 CHAT_ONLY = {"messages", "n", "stream_options", "response_format", "max_completion_tokens", "max_tokens", "logprobs"}

@@ -1,6 +1,7 @@
 """The form of an answer, as OpenAI's, vLLM's and llama.cpp's clients ask for it.
 
 response_format       {"type": "json_object"} | {"type": "json_schema", "json_schema": {"schema": {...}}}
+response_format       {"type": "json_object", "schema": {...}}                               llama.cpp's
 structured_outputs    {"json" | "regex" | "choice" | "grammar" | "json_object": ...}         vLLM's
 guided_json, guided_regex, guided_choice, guided_grammar                                     vLLM's, before
 json_schema, grammar                                                                         llama.cpp's
@@ -23,22 +24,28 @@ FIELDS = {
 }  # fmt: skip
 STRUCTURED = {"response_format", "structured_outputs", *FIELDS}
 OBJECT: dict[str, Any] = {"type": "object"}
+WRAPPED = {"name", "description", "strict"}  # what stands beside a schema in response_format.json_schema
 Form = tuple[str, str, Any]  # the field that asks for it, the kind of its grammar, and the grammar
 
 
 def constraint_of(served: "ServedModel", fields: BodyFields) -> GrammarConstraint | None:
-    """Return the constraint that a body asks for, None if it asks for none. A RequestError for two, and one that cannot be held to."""
+    """Return the constraint of a text that a body asks for, None if it asks for none. A RequestError for one that cannot be held to."""
+    return None if (form := asked(fields)) is None else constrained(served, *form)
+
+
+def asked(fields: BodyFields) -> Form | None:
+    """Return the form that a body asks for, None if it asks for none. A RequestError for two, and a wrong field."""
     forms = [*formats(fields), *structured(fields)]
     forms += [(name, kind, checked(fields.given[name], name, kind)) for name, kind in FIELDS.items() if name in fields.given]
     if len(forms) > 1:
         raise RequestError("server.either", 400, forms[1][0], one=forms[0][0], other=forms[1][0])
-    return constrained(served, *forms[0]) if forms else None
+    return forms[0] if forms else None
 
 
-def constrained(served: "ServedModel", name: str, kind: str, grammar: Any) -> GrammarConstraint:
-    """Return the constraint of a grammar. A RequestError that names the field if it cannot be held to."""
+def constrained(served: "ServedModel", name: str, kind: str, grammar: Any, around: str | None = None) -> GrammarConstraint:
+    """Return the constraint of a grammar. A RequestError that names the field if it cannot be held to. around: see GrammarCompiler."""
     try:
-        return served.grammars.compile(kind, grammar)
+        return served.grammars.compile(kind, grammar, around)
     except UseError as fault:
         raise RequestError("serve.form", 400, name, name=name, reason=fault) from None
 
@@ -49,13 +56,15 @@ def formats(fields: BodyFields) -> list[Form]:
     kind = given.get("type", "text")
     if kind == "text":
         return []
+    if kind not in ("json_object", "json_schema"):
+        raise wrong("response_format.type", described(kind), "text | json_object | json_schema")
+    if given.get("schema") is not None:
+        return [(name, "json", checked(given["schema"], "response_format.schema", "json"))]
     if kind == "json_object":
         return [(name, "json", OBJECT)]
-    if kind != "json_schema":
-        raise wrong("response_format.type", described(kind), "text | json_object | json_schema")
     schema = given.get("json_schema")
-    if isinstance(schema, dict) and "schema" in schema:
-        schema = schema["schema"]
+    if isinstance(schema, dict) and ("schema" in schema or schema.keys() <= WRAPPED):
+        schema = schema.get("schema")
     return [(name, "json", checked(schema, "response_format.json_schema.schema", "json"))]
 
 

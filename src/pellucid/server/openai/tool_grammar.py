@@ -1,5 +1,6 @@
-"""The grammar of a reply that must call a tool, in each format: the names are the tools' own, and the arguments fit their schemas.
+"""The grammar of a reply, in each format of calls: reasoning, then calls of tools, or content of a given form, or either.
 
+The names of calls are the tools' own, and the arguments fit their schemas. `@form` stands for the grammar of the content.
 A special token of the vocabulary is written by its id, since a text can never hold it.
 """
 
@@ -45,11 +46,30 @@ def glm_call(name: str, schema: Mapping[str, Any], mark: Mark) -> str:
     return " ".join([mark("<tool_call>"), *parts, mark("</tool_call>")])
 
 
-def grammar_of(kind: str, source: str, schemas: Schemas, most: int, inside: bool, mark: Mark) -> str:
-    """Return the Lark grammar of a reply with 1 to `most` calls of these tools.
+def grammar_of(kind: str | None, source: str, schemas: Schemas, most: int, inside: bool, mark: Mark, form: bool = False) -> str:
+    """Return the Lark grammar of a reply with 1 to `most` calls of these tools, if there are any; or, with `form`, with content of a form.
 
-    kind: the name of a format of tool_formats.  source: the template.  inside: the prompt has begun to think.
+    kind: the name of a format of tool_formats, None for a reply without calls.  source: the template.
+    inside: the prompt has begun to think.
     """
+    replies, lines = calls_of(kind, source, schemas, most, mark) if kind is not None and schemas else ([], [])
+    first = ""
+    if kind == "harmony":
+        first, end, start = "analysis? ", mark("<|end|>"), mark("<|start|>")
+        lines += [f"analysis: {mark('<|channel|>')} {quoted('analysis')} {mark('<|message|>')} TEXT {end} {start} {quoted('assistant')}"]
+        replies += [f"{mark('<|channel|>')} {quoted('final')} {mark('<|message|>')} @form"] if form else []
+    else:
+        replies += ["@form"] if form else []
+        if inside:
+            first, special = "thinking ", mark(CLOSES).startswith("<[")
+            lines += [f"thinking: TEXT {mark(CLOSES)} /\\n{{0,2}}/" if special else "thinking: thought /\\n{0,2}/"]
+            lines += [] if special else [f"thought[lazy]: TEXT {quoted(CLOSES)}"]
+    lines += ["TEXT: /(.|\\n)*/"] if first else []
+    return "\n".join([f"start: {first}({' | '.join(replies)})", *lines]) + "\n"
+
+
+def calls_of(kind: str, source: str, schemas: Schemas, most: int, mark: Mark) -> tuple[list[str], list[str]]:
+    """Return the expression of 1 to `most` calls, in a list, and the rules that it needs. See grammar_of."""
     calls, between, around = list[str](), quoted("\n"), "{}"
     for name, schema in schemas.items():
         if kind == "hermes":
@@ -80,15 +100,4 @@ def grammar_of(kind: str, source: str, schemas: Schemas, most: int, inside: bool
             most = 1
     lines = [f"call: {' | '.join(f'call_{i}' for i in range(len(calls)))}", *(f"call_{i}: {call}" for i, call in enumerate(calls))]
     several = "call" if most == 1 else f"call ({between} call){{0,{most - 1}}}"
-    first = ""
-    if kind == "harmony":
-        first = "analysis? "
-        end, start = mark("<|end|>"), mark("<|start|>")
-        lines += [f"analysis: {mark('<|channel|>')} {quoted('analysis')} {mark('<|message|>')} TEXT {end} {start} {quoted('assistant')}"]
-    elif inside:
-        first = "thinking "
-        special = mark(CLOSES).startswith("<[")
-        lines += [f"thinking: TEXT {mark(CLOSES)} /\\n{{0,2}}/" if special else "thinking: thought /\\n{0,2}/"]
-        lines += [] if special else [f"thought[lazy]: TEXT {quoted(CLOSES)}"]
-    lines += ["TEXT: /(.|\\n)*/"] if first else []
-    return "\n".join([f"start: {first}{around.format(several)}", *lines]) + "\n"
+    return [around.format(several)], lines
