@@ -6,7 +6,7 @@ An error names the field, what was in it, and what is allowed.
 import json
 import re
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from pellucid.engine.text import LONGEST, MOST, check_stops
@@ -17,7 +17,10 @@ from pellucid.runs.request import described, wrong
 LOGGED = set[str]()  # fields that a line in the log has named
 MOST_LOGGED = 256  # of them, since clients choose their names
 # Fields that OpenAI's clients send and that change no answer here.
-HARMLESS = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
+HARMLESS = {
+    "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "verbosity",
+    "prediction",
+}  # fmt: skip
 SAMPLING = {
     "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repetition",
     "presence_penalty": "presence", "frequency_penalty": "frequency", "seed": "seed",
@@ -30,6 +33,7 @@ COMMON = {
 # Fields that would change an answer and are not supported, and the value of each that asks for nothing.
 REFUSED: dict[str, Any] = {
     "best_of": 1, "suffix": "", "tools": [], "functions": [], "audio": None, "use_beam_search": False, "prompt_embeds": None,
+    "modalities": ["text"], "web_search_options": None,
 }  # fmt: skip
 BIG = 2**31 - 1
 RANGES = {  # of numbers of sampling
@@ -43,6 +47,14 @@ def is_one_of(value: Any, names: Container[str]) -> bool:
     return isinstance(value, str) and value in names
 
 
+def note_ignored(names: Iterable[str]) -> None:
+    """Write a line to the log for each of these fields that no line has named yet."""
+    unknown = {name[:100] for name in names}
+    for name in list(unknown - LOGGED)[: MOST_LOGGED - len(LOGGED)]:
+        LOGGED.add(name)
+        print(json.dumps({"ignored": name, "reason": say("serve.ignored")}), file=sys.stderr, flush=True)
+
+
 class BodyFields:
     """The fields of a body that are not null, read one by one. known: the names that its route reads."""
 
@@ -51,10 +63,7 @@ class BodyFields:
         for name, off in REFUSED.items():
             if name not in known and self.given.get(name, off) != off:
                 raise RequestError("serve.refused", 400, name, name=name)
-        unknown = {name[:100] for name in self.given.keys() - known - HARMLESS - REFUSED.keys()}
-        for name in list(unknown - LOGGED)[: MOST_LOGGED - len(LOGGED)]:
-            LOGGED.add(name)
-            print(json.dumps({"ignored": name, "reason": say("serve.ignored")}), file=sys.stderr, flush=True)
+        note_ignored(self.given.keys() - known - HARMLESS - REFUSED.keys())
 
     def truth(self, name: str, default: bool = False) -> bool:
         """Return a field that is true or false."""

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Any
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.errors import RequestError, TokenizerError, UseError
 from pellucid.runs.request import described, wrong
-from pellucid.server.openai.body_fields import BodyFields
+from pellucid.server.openai.body_fields import BodyFields, is_one_of, note_ignored
+from pellucid.tokenizer.chat import KEYS
+from pellucid.tokenizer.chat_template import choose
 
 if TYPE_CHECKING:
     from pellucid.server.openai.served_model import ServedModel
+
+LEGACY = ("function_call", "audio")  # fields of a message that templates cannot show: refused, unless they are empty
+TEXT_PARTS = {"text": "text", "refusal": "refusal"}  # kinds of parts of a content, and the field with each one's text
 
 
 def prompts_of(served: "ServedModel", fields: BodyFields, name: str = "prompt") -> list[tuple[list[int], str | None]]:
@@ -58,38 +63,52 @@ def chat_prompt(served: "ServedModel", fields: BodyFields, tools: Sequence[dict[
     if continues and generates:
         raise wrong("add_generation_prompt", "true", "continue_final_message=false")
     turns = [plain_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
-    settings = fields.table("chat_template_kwargs")
+    effort = {"reasoning_effort": fields.text("reasoning_effort")} if "reasoning_effort" in fields.given else {}
+    settings = effort | fields.table("chat_template_kwargs")
     try:
+        if "developer" not in choose(served.tokenizer.templates, served.name, None, bool(tools)).source:
+            turns = [turn | {"role": "system"} if turn.get("role") == "developer" else turn for turn in turns]
         listed_tools = None if tools is None else list(tools)
         return served.tokenizer.chat(turns, listed_tools, continues, add_generation_prompt=generates, settings=settings)
     except TokenizerError as fault:
-        if fault.key != "template.missing":  # whose line names a file of this machine
-            raise
-        raise RequestError("serve.template", 400, "messages", model=served.name) from None
+        if fault.key == "template.missing":
+            raise RequestError("serve.template", 400, "messages", model=served.name) from None
+        if "file" in fault.values:  # a path of this machine
+            raise RequestError(fault.key, 400, "messages", **{**fault.values, "file": served.name}) from None
+        raise
 
 
 def plain_call(call: Any, place: str) -> Any:
-    """Return a call of a message with its arguments as an object, as templates take them; OpenAI's are JSON in a text."""
+    """Return a call of a message with its arguments as an object, as templates take them; OpenAI's are JSON in a text, or an empty one."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(arguments := function.get("arguments"), str):
         return call
+    arguments = arguments.strip() or "{}"
     return call | {"function": function | {"arguments": parse_object(arguments.encode(), f"{place}.function.arguments", UseError)}}
 
 
 def plain_message(message: Any, place: str) -> Any:
-    """Return a message whose content is one text; OpenAI's may be a list of parts, of which texts alone are read here."""
+    """Return a message whose content is one text; OpenAI's may be a list of parts, of which texts alone are read here.
+
+    Clients send a reply back as they got it: empty fields are left out, and unknown ones are ignored, as those of a body.
+    """
     if not isinstance(message, dict):
         raise wrong(place, described(message), "{}")
-    dropped = {name for name in ("refusal", "audio", "annotations", "function_call") if not message.get(name)}
-    message = {name: value for name, value in message.items() if name not in dropped}
+    note_ignored(f"messages[].{name}" for name in message.keys() - {*KEYS, *LEGACY, "refusal", "annotations"})
+    message = {name: value for name, value in message.items() if name in KEYS or (name in LEGACY and value)}
+    if message.get("tool_calls") == []:
+        del message["tool_calls"]
+    if message.get("role") == "assistant" and message.get("content") is None and not message.get("tool_calls"):
+        message["content"] = ""
     if isinstance(calls := message.get("tool_calls"), list):
         message["tool_calls"] = [plain_call(call, f"{place}.tool_calls[{i}]") for i, call in enumerate(calls)]
     if not isinstance(parts := message.get("content"), list):
         return message
     texts = []
     for i, part in enumerate(parts):
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, dict) else part
+        kind = part.get("type") if isinstance(part, dict) else part
+        text = part.get(TEXT_PARTS[kind]) if isinstance(part, dict) and is_one_of(kind, TEXT_PARTS) else None
+        if not isinstance(text, str):
             raise wrong(f"{place}.content[{i}].type", described(kind), '"text"')
-        texts.append(part["text"])
+        texts.append(text)
     return message | {"content": "".join(texts)}

@@ -24,7 +24,10 @@ OWN = {
     *KEPT_ELSEWHERE, "input", "instructions", "max_output_tokens", "text", "tools", "tool_choice", "reasoning", "include", "truncation",
     "top_logprobs", "stream_options", "messages", "n",
 }  # fmt: skip
-CHAT_NAMES = {"messages": "input", "prompt": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text.format"}
+CHAT_NAMES = {
+    "messages": "input", "prompt": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}  # fmt: skip
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     if "max_output_tokens" in given:
         out["max_completion_tokens"] = given["max_output_tokens"]
     if (effort := fields.table("reasoning").get("effort")) is not None:
-        out["chat_template_kwargs"] = {"reasoning_effort": effort} | fields.table("chat_template_kwargs")
+        out["reasoning_effort"] = effort
     if given.get("stream"):
         out["stream_options"] = {"include_usage": True}
     return out
@@ -124,18 +127,13 @@ def text_of(content: Any, place: str, kinds: set[str] = TEXTS) -> str:
 
 
 def tools_of_body(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a chat for `tools` and `tool_choice`; of a choice among allowed tools, those tools alone."""
+    """Return the fields of a chat for `tools` and `tool_choice`."""
     tools, choice = given.get("tools", []), given.get("tool_choice", "auto")
     if not isinstance(tools, list):
         raise wrong("tools", described(tools), "[{}]")
     for i, tool in enumerate(tools):
         if not isinstance(tool, dict) or tool.get("type") != "function":
             raise wrong(f"tools[{i}].type", described(tool.get("type") if isinstance(tool, dict) else tool), "function")
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        if not isinstance(entries := choice.get("tools", []), list):
-            raise wrong("tool_choice.tools", described(entries), "[{}]")
-        named = [one.get("name") for one in entries if isinstance(one, dict)]
-        tools, choice = [tool for tool in tools if tool.get("name") in named], choice.get("mode", "auto")
     if not tools:
         return {}
     functions = [{name: value for name, value in tool.items() if name not in ("type", "strict")} for tool in tools]
