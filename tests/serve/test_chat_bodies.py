@@ -50,6 +50,7 @@ def prompt(server: OpenAiServed, messages: list[dict[str, Any]], model: str = "s
 
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "time", "arguments": ""}}
+BROKEN = {"id": "call_1", "type": "function", "function": {"name": "time", "arguments": '{"city": "Pa'}}  # ended by length, shown again
 # A message as a client sends it, and what the template writes of it.
 SENT: list[tuple[dict[str, Any], str]] = [
     ({"role": "assistant", "content": "x", "tool_calls": []}, "<assistant>x"),
@@ -58,6 +59,7 @@ SENT: list[tuple[dict[str, Any], str]] = [
     ({"role": "assistant", "content": None}, "<assistant>"),
     ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "<assistant>no"),
     ({"role": "assistant", "content": "", "tool_calls": [CALL]}, "<assistant>time{}"),
+    ({"role": "assistant", "content": "", "tool_calls": [BROKEN]}, r'<assistant>time"{\"city\": \"Pa"'),
     ({"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "4"}, {"type": "text", "text": "2"}]}, "<tool>42"),
     ({"role": "developer", "content": "Be brief."}, "<system>Be brief."),
 ]
@@ -80,7 +82,10 @@ def test_a_message_is_read_as_clients_send_it(server: OpenAiServed) -> None:
 def test_messages_mutant(server: OpenAiServed) -> None:
     """Messages that are handed on as they came are seen; null fields and developers are others' work."""
     with swapped(prompts, "plain_message", lambda message, place: message):
-        assert misread(server) == [SENT[0][0], *(message for message, _ in SENT[2:-1])]
+        unseen = (SENT[1][0], {"role": "assistant", "content": "", "tool_calls": [BROKEN]}, SENT[-1][0])
+        assert misread(server) == [message for message, _ in SENT if message not in unseen]
+    with swapped(prompts, "plain_call", lambda call, place: {**call, "function": {"name": "time", "arguments": {}}}):
+        assert misread(server) == [{"role": "assistant", "content": "", "tool_calls": [BROKEN]}]
 
 
 def test_a_developer_is_the_system_where_a_template_knows_none(server: OpenAiServed) -> None:

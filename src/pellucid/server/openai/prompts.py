@@ -79,12 +79,18 @@ def chat_prompt(served: "ServedModel", fields: BodyFields, tools: Sequence[dict[
 
 
 def plain_call(call: Any, place: str) -> Any:
-    """Return a call of a message with its arguments as an object, as templates take them; OpenAI's are JSON in a text, or an empty one."""
+    """Return a call of a message with its arguments as an object, as templates take them; OpenAI's are JSON in a text, or an empty one.
+
+    What is no object stays the text that it is: a client shows a model its own broken call, so that it writes another.
+    """
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(arguments := function.get("arguments"), str):
         return call
-    arguments = arguments.strip() or "{}"
-    return call | {"function": function | {"arguments": parse_object(arguments.encode(), f"{place}.function.arguments", UseError)}}
+    try:
+        own = parse_object((arguments.strip() or "{}").encode(), f"{place}.function.arguments", UseError)
+    except UseError:
+        return call
+    return call | {"function": function | {"arguments": own}}
 
 
 def plain_message(message: Any, place: str) -> Any:
@@ -107,7 +113,7 @@ def plain_message(message: Any, place: str) -> Any:
     texts = []
     for i, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, dict) else part
-        text = part.get(TEXT_PARTS[kind]) if isinstance(part, dict) and is_one_of(kind, TEXT_PARTS) else None
+        text = part.get(TEXT_PARTS[str(kind)]) if isinstance(part, dict) and is_one_of(kind, TEXT_PARTS) else None
         if not isinstance(text, str):
             raise wrong(f"{place}.content[{i}].type", described(kind), '"text"')
         texts.append(text)
