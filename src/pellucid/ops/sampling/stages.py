@@ -306,6 +306,11 @@ def choose(
             return id
     history = History(prompt, output)
     if not (s.greedy or here.calls) and native.available():
+        if allowed is not None and not s.changes and (ids := few_allowed(allowed)) is not None:
+            x = logits[torch.from_numpy(ids)].to("cpu", wide(logits.dtype))
+            finite(x)
+            if (place := sure_draw(x, s, index, len(output))) is not None:  # the others have the probability 0
+                return int(ids[place])
         x = deque(left(logits, s.undrawn, history, allowed), 1).pop().values
         token = sure_draw(x, s, index, len(output), None if s.changes or allowed is not None else best)
         if token is not None:
@@ -328,12 +333,18 @@ def largest_allowed(logits: Tensor, best: int, allowed: Tensor) -> int | None:
     """
     if allowed[best]:
         return best if isfinite(float(logits[best])) else None
-    ids = np.flatnonzero(allowed.numpy()) if not allowed.is_cuda else np.empty(0)
-    if not 0 < len(ids) <= FEW:
+    if (ids := few_allowed(allowed)) is None:
         return None
     kept = logits[torch.from_numpy(ids)]
     place = int(kept.argmax())  # a NaN is the largest
     return int(ids[place]) if isfinite(float(kept[place])) else None
+
+
+def few_allowed(allowed: Tensor) -> np.ndarray | None:
+    """Return the ids that are True in `allowed` [V]; None if there is none, or more than FEW, or they are not in the CPU's memory."""
+    if allowed.is_cuda or not 0 < np.count_nonzero(flags := allowed.numpy()) <= FEW:
+        return None
+    return np.flatnonzero(flags)
 
 
 def sure_draw(x: Tensor, s: Sampling, index: int, written: int, best: int | None = None) -> int | None:
