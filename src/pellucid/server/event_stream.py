@@ -14,6 +14,8 @@ from pellucid.runs.worker import left
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+MOST = 1 << 16  # bytes that a slow reader leaves before no further event is made
+
 
 class EventSource(Protocol):
     """What makes the events of a stream. end: the bytes behind the last one."""
@@ -51,20 +53,64 @@ class EventStream(Response):
             await asyncio.gather(sending, gone, return_exceptions=True)
 
     async def send(self, send: Send) -> None:
-        """Send the events; an error ends the stream as its last one."""
+        """Send the events; an error ends the stream as its last one. Events that are made at once, as a burst's are, are sent as one."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        pending = PendingEvents()
+        making = asyncio.ensure_future(self.make(pending))
+        try:
+            while some := await pending.take():
+                await send({"type": "http.response.body", "body": some, "more_body": True})
+        finally:
+            making.cancel()
+            await asyncio.gather(making, return_exceptions=True)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def make(self, pending: "PendingEvents") -> None:
+        """Put the source's events into `pending`, and what is behind the last one."""
         try:
             async with aclosing(self.source.events()) as events:
                 async for event in events:
-                    await send(body(event))
-            await send({"type": "http.response.body", "body": self.source.end, "more_body": True})
+                    await pending.put(encoded(event))
+            await pending.put(self.source.end)
         except Exception as fault:
-            await send(body(self.source.failure(fault, self.language)))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await pending.put(encoded(self.source.failure(fault, self.language)))
+        finally:
+            pending.end()
 
 
-def body(event: dict[str, Any]) -> dict[str, Any]:
-    """Return the message that sends one event; one with a type is named by it."""
+class PendingEvents:
+    """Bytes of events that have been made and not sent. More than MOST of them wait for the reader."""
+
+    def __init__(self) -> None:
+        self.parts, self.size, self.ended = list[bytes](), 0, False
+        self.changed, self.taken = asyncio.Event(), asyncio.Event()
+
+    async def put(self, event: bytes) -> None:
+        """Append an event's bytes; wait while too many are not taken."""
+        self.parts.append(event)
+        self.size += len(event)
+        self.changed.set()
+        while self.size > MOST:
+            self.taken.clear()
+            await self.taken.wait()
+
+    async def take(self) -> bytes:
+        """Return all bytes that are there, as soon as there are some; b"" after the end."""
+        while not (self.ended or self.size):
+            self.changed.clear()
+            await self.changed.wait()
+        out, self.parts, self.size = b"".join(self.parts), [], 0
+        self.taken.set()
+        return out
+
+    def end(self) -> None:
+        """Let `take` return b"" once all has been taken."""
+        self.ended = True
+        self.changed.set()
+
+
+def encoded(event: dict[str, Any]) -> bytes:
+    """Return the bytes of one event; one with a type is named by it."""
     text = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     name = f"event: {event['type']}\n" if "type" in event else ""
-    return {"type": "http.response.body", "body": f"{name}data: {text}\n\n".encode(), "more_body": True}
+    return f"{name}data: {text}\n\n".encode()
