@@ -177,7 +177,7 @@ def test_what_a_tool_cannot_be_held_to_is_named(server: OpenAiServed) -> None:
 
 
 def test_an_error_names_no_file_of_this_machine(server: OpenAiServed) -> None:
-    error = server.wrong(PATH, 400, "messages", model="strict", messages=[*ASK, {"role": "assistant", "tool_calls": [CALL, CALL]}])
+    error = server.wrong(PATH, 400, None, model="strict", messages=[*ASK, {"role": "assistant", "tool_calls": [CALL, CALL]}])
     assert "one call" in error["message"] and "secret-place" not in error["message"]
 
 

@@ -74,7 +74,7 @@ def chat_prompt(served: "ServedModel", fields: BodyFields, tools: Sequence[dict[
         if fault.key == "template.missing":
             raise RequestError("serve.template", 400, "messages", model=served.name) from None
         if "file" in fault.values:  # a path of this machine
-            raise RequestError(fault.key, 400, "messages", **{**fault.values, "file": served.name}) from None
+            fault.values = {**fault.values, "file": served.name}
         raise
 
 
