@@ -13,8 +13,9 @@ from torch import Tensor
 from pellucid.errors import TrainError
 from pellucid.training import criterion, loop
 from pellucid.training.criterion import loss_of
+from pellucid.training.held_out import HeldOut
 from pellucid.training.identity import digest
-from pellucid.training.loop import HeldOut, TrainingRun, batches, learning_rate
+from pellucid.training.loop import TrainingRun, batches, learning_rate
 from pellucid.training.objectives import IGNORED, Batch, Causal, Document
 from pellucid.training.optimizers import optimizer
 from pellucid.training.recipe import TrainSettings

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.errors import TrainError
-from pellucid.training.loop import HeldOut, TrainingRun, feed
+from pellucid.training.held_out import HeldOut
+from pellucid.training.loop import TrainingRun, feed
 from pellucid.training.objectives import Causal
 from pellucid.training.pair_rows import PairRows
 from pellucid.training.quiz import continued

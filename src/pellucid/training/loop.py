@@ -23,8 +23,9 @@ from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.sharding import Sharding
 from pellucid.training.balance import Balance, balance_of
-from pellucid.training.criterion import PLAIN, Criterion, CrossEntropy, Figures, StepPart, added, losses, targets_in
+from pellucid.training.criterion import Criterion, CrossEntropy, Figures, StepPart, added, losses, targets_in
 from pellucid.training.dropout import Dropout
+from pellucid.training.held_out import HeldOut
 from pellucid.training.identity import digest, identity, require
 from pellucid.training.not_finite import first_broken
 from pellucid.training.objectives import Batch, Document, Objective
@@ -80,23 +81,6 @@ def feed(documents: Sequence[Document], s: TrainSettings, step: int) -> Iterator
 def micro_batches(numbers: list[int], micro: int | None) -> list[list[int]]:
     """Return the documents of a step in groups of at most `micro`, whose gradients are added; all in one where None."""
     return [numbers[i : i + micro] for i in range(0, len(numbers), micro)] if micro else [numbers]
-
-
-class HeldOut:
-    """Documents that are not trained on, and how often their loss is logged. every: steps.  batch: rows of the objective."""
-
-    def __init__(self, objective: Objective, documents: Sequence[Document], every: int, batch: int, criterion: Criterion = PLAIN) -> None:
-        self.objective, self.every, self.criterion = objective, every, criterion
-        self.parts = objective.groups(documents, batch)
-
-    def loss(self, model: nn.Module) -> float:
-        """Return the mean of -log p(target) over all their targets, without smoothing, or of another criterion's loss."""
-        return self.criterion.measure(model, self.objective, self.parts)[0]
-
-    def entry(self, model: nn.Module) -> dict[str, float]:
-        """Return what the log has of them: the loss, and the criterion's figures."""
-        loss, figures = self.criterion.measure(model, self.objective, self.parts)
-        return {"held_out": loss, **{f"held_out_{name}": value for name, value in figures.items()}}
 
 
 class Differentiated(NamedTuple):

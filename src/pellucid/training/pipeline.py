@@ -30,8 +30,9 @@ from pellucid.training.aim import criterion_of
 from pellucid.training.card import card
 from pellucid.training.criterion import Criterion
 from pellucid.training.facts import FactQuiz
+from pellucid.training.held_out import HeldOut
 from pellucid.training.identity import digest
-from pellucid.training.loop import HeldOut, TrainingRun
+from pellucid.training.loop import TrainingRun
 from pellucid.training.meter import MemoryMeter
 from pellucid.training.objectives import Document, Objective, objective_of
 from pellucid.training.quiz import quiz
