@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pellucid.watching.change import times as times
     from pellucid.watching.change import without as without
     from pellucid.watching.change import zero as zero
-    from pellucid.watching.watch import Seen as Seen
+    from pellucid.watching.records import Seen as Seen
 
 __version__ = "0.1.0"
 _HOMES = {
@@ -53,7 +53,7 @@ _HOMES = {
     "Model": "api.model",
     "PellucidError": "errors",
     "Run": "api.run",
-    "Seen": "watching.watch",
+    "Seen": "watching.records",
     "Trace": "tracing",
     "ablate": "api.sweep",
     "add": "watching.change",

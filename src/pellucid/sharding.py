@@ -26,7 +26,7 @@ from pellucid.nn.adapted import place as place_adapted
 from pellucid.nn.linear import Embedding, Linear, SummedLinear, VocabularyEmbedding, VocabularyLinear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 SPLIT = {letter for letter, by in LETTERS.items() if by == "tp"}
 IN_A_HEAD = {"K", "W"}

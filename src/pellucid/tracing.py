@@ -29,7 +29,8 @@ from pellucid.tokenizer.pieces import find_word
 from pellucid.watching import watch as watching
 from pellucid.watching.cells import Find
 from pellucid.watching.change import Change, as_changes
-from pellucid.watching.watch import Edit, Inside, Records, Seen, Watch
+from pellucid.watching.records import Records, Seen
+from pellucid.watching.watch import Edit, Inside, Watch
 
 INDEX = "index.jsonl"
 SCHEMA = 1

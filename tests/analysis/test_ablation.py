@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from pellucid.watching.watch import Seen, Watch, watch
+from pellucid.watching.records import Seen
+from pellucid.watching.watch import Watch, watch
 from tiny import FAMILIES, far, inputs, law, tiny
 
 HERE = sys.modules[__name__]

@@ -18,8 +18,9 @@ from pellucid.engine import replay_trace
 from pellucid.engine.plans import DecodeStep, Plans
 from pellucid.nn.transformer import EncoderDecoder
 from pellucid.ops import native
+from pellucid.watching.records import Seen
 from pellucid.watching.tap import Made
-from pellucid.watching.watch import Seen, watch
+from pellucid.watching.watch import watch
 from test_plan import FAMILIES, needs_kernels
 from test_plan_families import DECODED, FEED, REFUSED, prefilled
 from tiny import swapped, tiny

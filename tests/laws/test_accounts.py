@@ -27,8 +27,9 @@ from pellucid.documents.summands import HIDDEN, put, template, values
 from pellucid.ops.experts import EXPERT
 from pellucid.terminal import cell_lines as accounts
 from pellucid.terminal.cell_lines import account
+from pellucid.watching.records import Seen
 from pellucid.watching.terms import Terms
-from pellucid.watching.watch import Seen, watch
+from pellucid.watching.watch import watch
 from test_formulas import FULL, MADE, SPECIMENS, read
 from tiny import ids, swapped, tiny
 

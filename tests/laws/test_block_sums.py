@@ -27,7 +27,7 @@ from pellucid.runs.model_registry import LoadedModel
 from pellucid.runs.request import RunRequest
 from pellucid.runs.worker import Stop
 from pellucid.terminal import run_lines, tables
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 from tiny import swapped
 
 Sums = dict[str, int]

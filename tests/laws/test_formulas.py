@@ -36,7 +36,8 @@ from pellucid.documents.formula import formula
 from pellucid.documents.notation import notes, sentences
 from pellucid.families import known, understand
 from pellucid.ops.kinds import KINDS as OPS
-from pellucid.watching.watch import Seen, Watch, watch
+from pellucid.watching.records import Seen
+from pellucid.watching.watch import Watch, watch
 from tiny import FAMILIES, GPT2, Mutant, far, swapped, tiny
 
 FULL = bool(os.environ.get("PELLUCID_FULL"))

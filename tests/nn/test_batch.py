@@ -15,7 +15,8 @@ from pellucid.batch.plain_rows import Stored
 from pellucid.batch.step import Step
 from pellucid.nn.latent import Latent
 from pellucid.nn.moe import Moe
-from pellucid.watching.watch import Seen, Watch, watch
+from pellucid.watching.records import Seen
+from pellucid.watching.watch import Watch, watch
 from tiny import DECODERS, far, ids, serve, swapped, tiny
 
 PLAN = [

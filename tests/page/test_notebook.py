@@ -26,7 +26,7 @@ from pellucid.html.shown import subject
 from pellucid.messages import phrases
 from pellucid.notebook import Shown
 from pellucid.tracing import Trace, load_trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 from served import Served, judge
 
 PAGE = sum(p.stat().st_size for p in (Path(pellucid.__file__).parent / "web").iterdir())

@@ -11,7 +11,7 @@ import pellucid
 from browser import Tab
 from pellucid.ops.gate import ACTS
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 PROMPT = "The capital of France is"
 RECTS = """all => all.map(e => ({ ...e.dataset, x: +e.getAttribute("x"), y: +e.getAttribute("y"),

@@ -25,7 +25,7 @@ from pellucid import messages
 from pellucid.api.model import make
 from pellucid.tokenizer.pieces import LETTERS
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 FULL = bool(os.environ.get("PELLUCID_FULL"))
 ALL = " ".join(TEXTS)

@@ -16,7 +16,7 @@ from pellucid.api.model import make
 from pellucid.html.file import inert
 from pellucid.messages import phrases
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 PROMPT = "The capital of France is"
 SUMS = {  # the largest difference from Python's sum, by the sum of magnitudes: z is made of float32 shares here

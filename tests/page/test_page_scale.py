@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Route
 from browser import READY, Tab, open_tab, serve_from_thread
 from pellucid.api.model import make
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 TOKENS, SIDE, MOST = 2048, 4096, 5000
 IDS = "#" + " ".join(str(17 * i % 5000) for i in range(TOKENS))

@@ -17,8 +17,8 @@ from pellucid.api.model import Model
 from pellucid.documents.number import number
 from pellucid.messages import phrases
 from pellucid.tracing import Trace
+from pellucid.watching.records import Seen
 from pellucid.watching.terms import Terms
-from pellucid.watching.watch import Seen
 
 PROMPT = "The capital of France is"
 STEPS = 2

@@ -22,7 +22,7 @@ from pellucid.html.recording import recording
 from pellucid.html.shown import subject
 from pellucid.messages import phrases
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 PROMPT = "The capital of France is"
 KINDS = ["embed", "layers.0.attn_norm", "layers.0.attn.q", "layers.1.attn.scores", "layers.1.attn.pattern", "layers.0.attn.z"]

@@ -24,7 +24,7 @@ from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.engine.watched_text import Allowance, WatchedText
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.tracing import load_trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 from tiny import swapped
 
 MODEL = "pellucid/capitals-llama"

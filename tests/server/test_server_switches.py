@@ -16,7 +16,7 @@ from pellucid.runs.kept_run import Run
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.memory_budget import held_by, weights_of
 from pellucid.runs.worker import Stop
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 from served import Served, judge, served
 
 CAPITALS, PROMPT = "pellucid/capitals", "The capital of France is"

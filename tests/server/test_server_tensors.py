@@ -24,7 +24,7 @@ from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.stats import STRIP, stats_of
 from pellucid.server.session import Session
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 from served import Served, judge, raw, served
 from tiny import swapped
 

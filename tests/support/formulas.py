@@ -16,7 +16,7 @@ from torch import Tensor
 
 from formula_functions import FAR, FUNCTIONS, Named, UnresolvedError, named, pair, repeated, spelt
 from pellucid.axes import parse, show
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 TOKEN = re.compile(r"\s*(Σ_[A-Z]|[A-Za-z](?:[A-Za-z0-9_]|\.(?=[A-Za-z0-9]))*|\d+(?:\.\d+)?(?:e[+-]?\d+)?|[μσᵀₙ√·/+−()\[\]|,:⌊⌋≤<=-])")
 

@@ -15,7 +15,8 @@ from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.step import Step
 from pellucid.nn.block import Block
 from pellucid.ops.sampling.stages import logprobs
-from pellucid.watching.watch import Seen, Watch, watch
+from pellucid.watching.records import Seen
+from pellucid.watching.watch import Watch, watch
 from tiny import DECODERS, FAMILIES, far, ids, inputs, law, serve, tiny
 
 attend = importlib.import_module("pellucid.ops.attend")  # the package names a function so

@@ -13,9 +13,10 @@ from pellucid import config as c
 from pellucid import ops
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.watching import watch as watching
+from pellucid.watching.records import Seen
 from pellucid.watching.tap import Weights
 from pellucid.watching.terms import Terms
-from pellucid.watching.watch import Seen, Watch, watch
+from pellucid.watching.watch import Watch, watch
 from tiny import DECODERS, FAMILIES, far, has_encoder, ids, inputs, serve, swapped, tiny
 
 PLAN = [{"a": 5, "d": 2}, {"a": 1, "b": 4, "c": 6}, {"b": 2, "a": 1, "c": 3}, {"a": 1, "c": 1, "b": 1, "d": 1}]

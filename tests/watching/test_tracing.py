@@ -19,7 +19,7 @@ from pellucid.api.trace import trace
 from pellucid.checkpoint.safetensors_file import write
 from pellucid.errors import PellucidError, TraceError
 from pellucid.tracing import Trace, Writer, described, load_trace, watch
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 from tiny import DECODERS, FAMILIES, inputs, swapped, tiny
 
 DRAW = torch.Generator().manual_seed(0)

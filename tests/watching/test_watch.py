@@ -14,7 +14,8 @@ from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.nn.attention import Attention
 from pellucid.watching import change, tap, wrap
 from pellucid.watching import watch as watching
-from pellucid.watching.watch import Records, Seen, Watch, watch
+from pellucid.watching.records import Records, Seen
+from pellucid.watching.watch import Watch, watch
 from tiny import FAMILIES, far, ids, inputs, serve, swapped, tiny
 
 attend_module, latent_module = sys.modules["pellucid.ops.attend"], sys.modules["pellucid.ops.latent"]

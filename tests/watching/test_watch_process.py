@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from pellucid.watching import tap
 from pellucid.watching import watch as watching
+from pellucid.watching.records import Seen
 from pellucid.watching.tap import Owner, ThreadState
 from pellucid.watching.terms import Terms
-from pellucid.watching.watch import Seen, Watch, watch
+from pellucid.watching.watch import Watch, watch
 from resident import resident
 from test_watch import TOKENS, clean
 from tiny import FAMILIES, GPT2, inputs, swapped, tiny

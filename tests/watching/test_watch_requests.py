@@ -11,7 +11,8 @@ import pellucid
 from pellucid.analysis.difference import first_difference
 from pellucid.api.model import Model, load
 from pellucid.tracing import load_trace
-from pellucid.watching.watch import Seen, Watch
+from pellucid.watching.records import Seen
+from pellucid.watching.watch import Watch
 from tiny import swapped
 
 RAGGED = [[1, 2, 3, 4], [5, 6], [7, 8, 9]]
@@ -114,3 +115,12 @@ def test_damaged_ids_are_a_damaged_line(fed: str, specimen: Model, tmp_path: Pat
     index.write_text(text.replace('[{"request": null, "ids": [1]}]', fed))
     damaged = load_trace(tmp_path / "t")
     assert len(damaged.torn) == 1 and "index.jsonl:2" in damaged.torn[0] and damaged.ids == []
+
+
+def test_records_say_what_they_are_in_one_line() -> None:
+    """In a notebook a record is looked at by its name; a million numbers are in its `value`."""
+    model = load("pellucid/capitals")
+    with pellucid.watch(model) as seen:
+        model(torch.tensor([[337, 308]]))
+    assert repr(seen["layers.0.attn.q"]) == "Seen(layers.0.attn.q: B 1, T 2, H 4, K 32; float32, executed by linear)"
+    assert repr(seen) == f"Watch({len(seen)} tensors, {seen.seen[0].path} to logits)"

@@ -21,7 +21,7 @@ from pellucid.axes import index_of
 from pellucid.errors import UseError
 from pellucid.notebook import checked
 from pellucid.tracing import Trace, module_of
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 LETTERS = "HSEF"  # what parts may be split by
 

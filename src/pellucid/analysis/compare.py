@@ -15,7 +15,7 @@ from pellucid.errors import TraceError
 from pellucid.notebook import checked
 from pellucid.ops.sampling.stages import logprobs
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Records, Seen
+from pellucid.watching.records import Records, Seen
 
 STRIP = 1 << 20  # numbers compared at a time
 

@@ -8,7 +8,8 @@ from torch import Tensor
 from pellucid.errors import TraceError
 from pellucid.notebook import checked
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen, Watch
+from pellucid.watching.records import Seen
+from pellucid.watching.watch import Watch
 
 
 @dataclass(frozen=True)

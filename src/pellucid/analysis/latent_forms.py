@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pellucid.api.count import billed, described
 from pellucid.counting import Bill
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 
 def attention_work(run: Trace, step: int) -> int:

@@ -15,7 +15,7 @@ from pellucid.errors import UseError
 from pellucid.nn.transformer import EncoderDecoder
 from pellucid.notebook import checked
 from pellucid.tracing import Trace, module_of
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 
 def plain(seen: Seen) -> Tensor:

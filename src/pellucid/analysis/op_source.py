@@ -21,7 +21,7 @@ import pellucid.ops
 import pellucid.ops.sampling
 from pellucid.ops.kinds import KINDS
 from pellucid.tracing import Trace, module_of
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 PACKAGE = "pellucid"
 NATIVE = "native"  # its functions are C++

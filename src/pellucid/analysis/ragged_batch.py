@@ -15,7 +15,7 @@ from pellucid.analysis.rows import largest_gap
 from pellucid.api.model import Model
 from pellucid.config import Config
 from pellucid.tracing import watch
-from pellucid.watching.watch import Records
+from pellucid.watching.records import Records
 
 ROWS = "layers.0.ffn"  # any tensor with a row for each computed one
 

@@ -8,7 +8,7 @@ from pellucid.api.model import load
 from pellucid.api.trace import trace as record
 from pellucid.api.variant import variant
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pellucid.analysis.lens import stream as of_module
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 
 def mean_size(x: Tensor) -> float:

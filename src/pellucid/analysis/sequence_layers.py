@@ -13,8 +13,9 @@ from pellucid.api.model import Model
 from pellucid.config import Attention as Heads
 from pellucid.config import Config
 from pellucid.nn.recurrent import CausalConvolution, Gru
+from pellucid.watching.records import Seen
 from pellucid.watching.tap import tap
-from pellucid.watching.watch import Seen, watch
+from pellucid.watching.watch import watch
 
 SEED = 0
 

@@ -14,7 +14,7 @@ from pellucid.analysis.rows import largest_gap
 from pellucid.api.model import Model
 from pellucid.config import Config
 from pellucid.tracing import Trace, watch
-from pellucid.watching.watch import Records, Seen
+from pellucid.watching.records import Records, Seen
 
 KEPT = ".cross.k", ".cross.v"
 

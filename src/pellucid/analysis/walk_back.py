@@ -19,7 +19,7 @@ from torch import Tensor
 from pellucid.config import MIXERS
 from pellucid.ops.gate import ACTS, clamped
 from pellucid.ops.linear import dense_weight
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 PARTS = (*MIXERS, "cross", "ffn")
 

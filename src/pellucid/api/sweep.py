@@ -24,7 +24,7 @@ from pellucid.notebook import checked
 from pellucid.ops import native
 from pellucid.tracing import Trace, resolved
 from pellucid.watching.change import Averages, Change, as_changes, mean, take, zero
-from pellucid.watching.watch import Records, Seen
+from pellucid.watching.records import Records, Seen
 
 How = Literal["zero", "mean", "resample"] | Callable[..., Change]
 

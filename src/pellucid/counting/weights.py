@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pellucid.axes import letters, parse, show
 from pellucid.ops.blocks import Blocks
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 
 @dataclass(frozen=True)

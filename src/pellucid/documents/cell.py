@@ -17,8 +17,8 @@ from pellucid.errors import UseError
 from pellucid.runs.kept_run import Run
 from pellucid.runs.limits import Limits
 from pellucid.tracing import Trace
+from pellucid.watching.records import Seen
 from pellucid.watching.terms import Index, Terms
-from pellucid.watching.watch import Seen
 
 SCHEMA = 1
 

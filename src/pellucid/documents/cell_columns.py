@@ -17,8 +17,8 @@ from torch import Tensor
 from pellucid.documents.summands import labels, needed, template, values
 from pellucid.runs.kept_run import Run, kept
 from pellucid.runs.limits import Limits
+from pellucid.watching.records import Seen
 from pellucid.watching.terms import Terms, column
-from pellucid.watching.watch import Seen
 
 SCHEMA = 1
 SEPARATOR = "\n"  # of the names of a table's columns; a label has no line break

@@ -10,7 +10,7 @@ from typing import Any
 
 from pellucid.axes import parse
 from pellucid.ops.kinds import KINDS, cut, plain
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 BROKEN = (LookupError, ValueError, TypeError, ArithmeticError)  # of a record from a file, whose operands and settings may be anything
 

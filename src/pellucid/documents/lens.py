@@ -20,7 +20,7 @@ from pellucid.runs.kept_run import Run
 from pellucid.runs.worker import Stop
 from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 SCHEMA: Final = 1
 

@@ -13,7 +13,7 @@ from pellucid.documents.formula import BROKEN, formula
 from pellucid.documents.number import number
 from pellucid.messages import say
 from pellucid.ops.kinds import plain
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 Note = tuple[str, dict[str, str]]  # what follows "formula." in a word's key, and the word's values
 SHOWN = 8  # numbers of a list that are written out

@@ -13,7 +13,7 @@ from pellucid.ops.rotate import frequencies
 from pellucid.runs.execute import full_record
 from pellucid.runs.kept_run import Run
 from pellucid.runs.worker import Stop
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 SCHEMA: Final = 1
 Two = Annotated[list[float], As(tuple[float, float])]

@@ -19,7 +19,7 @@ from pellucid.runs.execute import full_record
 from pellucid.runs.kept_run import Run, kept
 from pellucid.runs.switched_model import alike
 from pellucid.runs.worker import Stop
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 SCHEMA: Final = 1
 AXES: Final[dict[str, Literal["T", "H"]]] = {".out": "T", ".attn.z": "H"}  # of paths that end so

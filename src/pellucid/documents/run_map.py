@@ -21,7 +21,7 @@ from pellucid.documents.number import finite
 from pellucid.errors import PellucidError
 from pellucid.runs.kept_run import Run, kept
 from pellucid.runs.worker import Stop
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 SCHEMA: Final = 1
 CELLS = 1000  # rows times blocks; a row and a block meet in one mark

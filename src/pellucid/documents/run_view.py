@@ -22,7 +22,7 @@ from pellucid.runs.model_registry import LoadedModel
 from pellucid.runs.request import RunRequest
 from pellucid.tokenizer.pieces import Piece
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 
 @dataclass(frozen=True)

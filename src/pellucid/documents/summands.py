@@ -14,8 +14,8 @@ from pellucid.messages import say
 from pellucid.ops.experts import EXPERT
 from pellucid.ops.gate import E_NUMBERS
 from pellucid.ops.kinds import KINDS, Label, plain, scale_label
+from pellucid.watching.records import Seen
 from pellucid.watching.terms import Terms
-from pellucid.watching.watch import Seen
 
 # The labels of terms that all ops share; an op's own labels stand in its OpKind.
 LABELS: dict[str, Label] = {

@@ -12,7 +12,7 @@ from pellucid.documents.summands import template
 from pellucid.ops.kinds import KINDS, Result
 from pellucid.runs.kept_run import LetGo, Run, kept, summed
 from pellucid.runs.stats import Stats
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 SCHEMA = 1
 

@@ -16,8 +16,9 @@ from pellucid.engine.requests import Sequence
 from pellucid.errors import PellucidError, TraceError
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.watching.change import Change
+from pellucid.watching.records import Seen
 from pellucid.watching.tap import Spot, here, offered
-from pellucid.watching.watch import Part, Seen, Watch, opened
+from pellucid.watching.watch import Part, Watch, opened
 
 SAMPLE = "sample"  # the path of the stages of sampling
 

@@ -28,7 +28,7 @@ from pellucid.runs.kept_run import Run, kept
 from pellucid.runs.request import sampling_of
 from pellucid.runs.slices import digest, plain, raw
 from pellucid.runs.worker import Stop
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 SCHEMA = 1
 TOP, FIRST = 1000, 5  # the pieces that the page asks for with an answer, and after each block

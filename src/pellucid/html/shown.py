@@ -19,7 +19,8 @@ from pellucid.runs.model_registry import LoadedModel, example
 from pellucid.runs.request import RunRequest
 from pellucid.runs.worker import Stop
 from pellucid.tracing import Trace
-from pellucid.watching.watch import Records, Seen, Watch
+from pellucid.watching.records import Records, Seen
+from pellucid.watching.watch import Watch
 
 Subject = Records | Seen | Model
 Place = Mapping[str, str]

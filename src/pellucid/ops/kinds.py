@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 
 class Operands(Protocol):

@@ -34,7 +34,7 @@ from pellucid.runs.worker import Stop
 from pellucid.tracing import Trace, watch
 from pellucid.watching.change import Change
 from pellucid.watching.meta import META
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 TABLE = threading.Lock()  # one listed table is computed at a time, of all runs: a second request for the same one waits for it
 

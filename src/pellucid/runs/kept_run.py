@@ -23,7 +23,7 @@ from pellucid.tokenizer.pieces import Piece
 from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.tracing import Trace
 from pellucid.watching.change import Change
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pellucid.checkpoint.disk import free_memory
 from pellucid.errors import RequestError
 from pellucid.ops.blocks import Blocks
 from pellucid.runs.limits import Limits
-from pellucid.watching.watch import Seen
+from pellucid.watching.records import Seen
 
 TABLES = 5  # times its own bytes that a table of scores takes while it is computed: scores, masked, softmax, a copy for the product
 TENSORS = 3  # times its largest tensor that a forward takes

@@ -14,7 +14,7 @@ from pellucid.distributed import ALONE, Ranks
 from pellucid.nn.moe import Moe
 from pellucid.tracing import watch
 from pellucid.training.recipe import TrainSettings
-from pellucid.watching.watch import Records
+from pellucid.watching.records import Records
 
 
 class Balance:

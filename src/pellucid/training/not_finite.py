@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pellucid.training.balance import balance_of
 from pellucid.training.objectives import Batch
-from pellucid.watching.watch import Seen, Watch, watch
+from pellucid.watching.records import Seen
+from pellucid.watching.watch import Watch, watch
 
 if TYPE_CHECKING:
     from pellucid.training.loop import TrainingRun

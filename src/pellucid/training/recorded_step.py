@@ -18,7 +18,7 @@ from pellucid.tracing import Trace, Writer, fed, watch
 from pellucid.training.balance import mixtures
 from pellucid.training.loop import TrainingRun
 from pellucid.training.objectives import IGNORED, Batch
-from pellucid.watching.watch import Records
+from pellucid.watching.records import Records
 
 
 class ParameterStep(NamedTuple):

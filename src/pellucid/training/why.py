@@ -23,7 +23,8 @@ from pellucid.training.move import Move, adamw_move, clip_factor
 from pellucid.training.objectives import Batch
 from pellucid.training.schedule import learning_rate
 from pellucid.watching.pulls import Use, uses
-from pellucid.watching.watch import Seen, watch
+from pellucid.watching.records import Seen
+from pellucid.watching.watch import watch
 
 
 class TokenPull(NamedTuple):

@@ -19,7 +19,7 @@ from pellucid.watching.cells import ALONG, NOT_HERE, Place
 from pellucid.watching.tap import seen_by
 
 if TYPE_CHECKING:
-    from pellucid.watching.watch import Seen
+    from pellucid.watching.records import Seen
 
 Layout = tuple[torch.Size, tuple[int, ...], int]  # a tensor's size, its strides, and its offset in the storage
 

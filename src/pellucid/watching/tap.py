@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from pellucid.batch.step import Step
     from pellucid.watching.change import Change
     from pellucid.watching.pulls import Reading
-    from pellucid.watching.watch import Seen, Watch
+    from pellucid.watching.records import Seen
+    from pellucid.watching.watch import Watch
 
 Flops = int | Callable[[], int]  # of an op's products, a multiplication with its addition as two; counted on demand
 Settings = Mapping[str, Any]  # numbers and texts by name, as in JSON: a scale, an eps, a mask's conditions

@@ -9,7 +9,6 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,12 +17,12 @@ from torch import Tensor, nn
 from pellucid.axes import bind
 from pellucid.batch.step import Step, part_of, spans_of
 from pellucid.errors import TraceError, UseError
-from pellucid.notebook import Shown
 from pellucid.watching.cells import Place
 from pellucid.watching.change import Change, Function, PartChange, as_changes
 from pellucid.watching.eager import EAGER
 from pellucid.watching.forward_values import ENTERS, ForwardValues
 from pellucid.watching.pulls import Pulls, Reading, layout
+from pellucid.watching.records import Records, Seen
 from pellucid.watching.tap import (
     Flops,
     Made,
@@ -40,7 +39,6 @@ from pellucid.watching.tap import (
     terms_of,
     unwatched,
 )
-from pellucid.watching.terms import Index, Terms
 from pellucid.watching.wrap import wrap_forwards
 
 Edit = Mapping[str, Function | nn.Module] | Iterable[Change] | Change
@@ -48,68 +46,6 @@ Inside = Literal["beside", "listed", "reference"]
 Part = tuple[Any, ...]  # the index of a request's part of a tensor, () for all of it
 Cut = tuple[object, Part, Tensor | None]  # a request, its part, and the rows of that
 _serial = itertools.count()
-
-
-@dataclass(eq=False)
-class Seen(Shown):
-    """A recorded tensor: its path, its axes, its value and how it was made."""
-
-    path: str  # "layers.3.attn.q"
-    dims: str  # "B T H K"
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    value: Any  # the tensor, or what `keep` made of it
-    step: int  # which call of the watched model, from 0
-    request: object
-    call: int  # how often the path was recorded before in this step
-    rows: Tensor | None  # for routed rows: the request's token of each, counted from its first in this step
-    source: str = "executed"  # or "recomputed" after the kernel, "reference" in its place, "edited"
-    error: float | None = None  # of recomputed values: the largest difference of the op's output from the kernel's
-    op: str | None = None
-    inputs: tuple[str, ...] = ()
-    weights: tuple[str, ...] = ()
-    grad: Tensor | None = None
-    terms: Callable[[Index], Terms] | None = None
-    pulls: Pulls | None = None  # if the watch keeps terms and gradients: how the op read its weights
-    flops: int | None = 0  # of the op whose output this is, booked to the first record of it; None: unknown, for a part of a batch
-    settings: Settings = field(default_factory=dict)  # numbers of the op beside its operands: a scale, an eps, a mask's conditions
-    later: Callable[[], "Seen"] | None = None  # of a deferred tensor: computes the record with its value
-
-
-class Records(Shown):
-    """Recorded tensors, in the order in which they were made. aliases: other names of paths, by which records are found too."""
-
-    aliases: Mapping[str, tuple[str, ...]] = {}
-
-    def __init__(self) -> None:
-        self.seen: list[Seen] = []
-
-    def all(self, path: str) -> list[Seen]:
-        """Return every record of this path. A TraceError with the nearest paths if there is none."""
-        records = [s for s in self.seen if s.path in self.aliases.get(path, (path,))]
-        if not records:
-            raise TraceError("trace.unknown", path=path, near=offered(path, (s.path for s in self.seen), self.aliases))
-        return records
-
-    def __getitem__(self, path: str) -> Seen:
-        """Return the one record of this path. A TraceError if there are several."""
-        records = self.all(path)
-        if len(records) > 1:
-            raise TraceError("trace.many", path=path, count=len(records))
-        return records[0]
-
-    def __contains__(self, path: str) -> bool:
-        return any(s.path in self.aliases.get(path, (path,)) for s in self.seen)
-
-    def __iter__(self) -> Iterator[Seen]:
-        return iter(self.seen)
-
-    def __len__(self) -> int:
-        return len(self.seen)
-
-    def paths(self) -> list[str]:
-        """Return the recorded paths, each once, in order."""
-        return list(dict.fromkeys(s.path for s in self.seen))
 
 
 class Watch(Records):
