@@ -20,6 +20,7 @@ ALLOWED = {
     "checkpoint/gguf/hybrid_keys.py": "GGUF's keys of hybrids say which layers attend",
     "checkpoint/gguf/tensor_names.py": "GGUF's tables of hybrids differ by what mixes the rows of a layer",
     "checkpoint/gguf/written_model.py": "GGUF's keys of a layer differ by its kind",
+    "counting/gguf_mixes.py": "llama.cpp's mixes go by the number of experts, and are known of plain attention",
     "counting/variants.py": "makes experts from one MLP",
     "engine/plans.py": "finds the parts whose memories a plan points to",
     "nn/block.py": "chooses the feed-forward part that a spec asks for",
