@@ -23,11 +23,11 @@ def test_scores_are_those_of_the_run(run: pellucid.Trace) -> None:
 
 
 def test_maps_are_the_runs_and_bare_products(run: pellucid.Trace) -> None:
-    turned, bare = rotary.score_maps(run, 1)
+    rotated, bare = rotary.score_maps(run, 1)
     q, k = run["layers.0.attn.q"].value[0, :, 1], run["layers.0.attn.k"].value[0, :, 0]  # heads 0 and 1 share a key
-    assert [[v is None for v in row] for row in turned] == [[s > t for s in range(5)] for t in range(5)]
-    assert turned[3][1] == float(run["layers.0.attn.scores"].value[0, 1, 3, 1])
-    assert bare[3][1] == pytest.approx(float(q[3] @ k[1]) / 32**0.5, abs=1e-10) and abs((bare[3][1] or 0) - (turned[3][1] or 0)) > 0.1
+    assert [[v is None for v in row] for row in rotated] == [[s > t for s in range(5)] for t in range(5)]
+    assert rotated[3][1] == float(run["layers.0.attn.scores"].value[0, 1, 3, 1])
+    assert bare[3][1] == pytest.approx(float(q[3] @ k[1]) / 32**0.5, abs=1e-10) and abs((bare[3][1] or 0) - (rotated[3][1] or 0)) > 0.1
 
 
 def test_distance_alone_counts(run: pellucid.Trace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,9 @@ def allowed_faults() -> list[str]:
         for how in ALLOWED:
             short = answer(how, sample.top(x))
             with swapped(sample, "few_allowed", lambda allowed: None):
-                whole = answer(how, None)
-            if short != whole:
-                out.append(f"{case} {how}: {short} is not {whole}")
+                by_row = answer(how, None)
+            if short != by_row:
+                out.append(f"{case} {how}: {short} is not {by_row}")
     return out
 
 

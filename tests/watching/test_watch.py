@@ -18,7 +18,7 @@ from pellucid.watching.records import Records, Seen
 from pellucid.watching.watch import Watch, watch
 from tiny import FAMILIES, far, ids, inputs, serve, swapped, tiny
 
-attend_module, latent_module = sys.modules["pellucid.ops.attend"], sys.modules["pellucid.ops.latent"]
+attend_module, latent_module = (sys.modules[f"pellucid.ops.{name}"] for name in ("attend", "latent"))
 PLAN = [{"a": 5, "d": 2}, {"a": 1, "b": 4, "c": 6}, {"b": 2, "a": 1, "d": 1, "c": 3}, {"a": 1, "c": 1, "b": 1, "d": 1}]
 PROMPTS = {r: ids(sum(chunks.get(r, 0) for chunks in PLAN), seed=i) for i, r in enumerate("abcd")}
 SOURCES = {r: ids(n, seed=9) for r, n in {"a": 7, "b": 3, "c": 5, "d": 2}.items()}
@@ -340,8 +340,7 @@ def test_a_model_run_by_the_watcher_is_not_recorded() -> None:
     first = [True]
 
     def other_only(x: Tensor) -> Tensor:
-        if first.pop() if first else False:
-            other(TOKENS)
+        _ = other(TOKENS) if first and first.pop() else None
         return x
 
     with swapped(watching, "unwatched", lambda f, x: f(x)):

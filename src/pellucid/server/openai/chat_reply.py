@@ -10,7 +10,7 @@ from pellucid.engine.grammar import GrammarConstraint
 from pellucid.errors import RequestError
 from pellucid.runs.request import described, wrong
 from pellucid.server.openai.body_fields import BodyFields, is_one_of
-from pellucid.server.openai.structured import asked, constrained
+from pellucid.server.openai.structured import constrained, wanted_form
 from pellucid.server.openai.tool_formats import CLOSES, OPENS, ReplyParts, Schemas, ToolFormat, format_of, plain, thought
 from pellucid.server.openai.tool_grammar import MOST, grammar_of
 from pellucid.tokenizer.chat_template import choose
@@ -108,7 +108,7 @@ def reply_form(served: "ServedModel", fields: BodyFields, rendered: str) -> tupl
     names = (*(used.marks if used is not None else ()), OPENS, CLOSES)
     marks = {name: served.marks[name] for name in names if name in served.marks}
     form = ReplyForm(used, OPENS in source, inside, schemas, frozenset(marks.values()))
-    must, wanted = chosen not in ("auto", "none") and used is not None, asked(fields)
+    must, wanted = chosen not in ("auto", "none") and used is not None, wanted_form(fields)
     if must and wanted is not None and wanted[0] != "response_format":
         raise RequestError("server.either", 400, "tool_choice", one="tool_choice", other=wanted[0])
     if wanted is None and not must:
@@ -123,10 +123,10 @@ def reply_form(served: "ServedModel", fields: BodyFields, rendered: str) -> tupl
     if must or wanted is None:
         assert used is not None
         return form, constrained(served, "tools", "lark", grammar_of(used.name, source, named, most, inside, mark))
-    whole = constrained(served, *wanted)
+    form_alone = constrained(served, *wanted)
     callable_tools = named if wanted[0] == "response_format" else {}
     if not callable_tools and not inside and (used is None or used.name != "harmony"):
-        return form, whole
+        return form, form_alone
     around = grammar_of(None if used is None else used.name, source, callable_tools, most, inside, mark, True)
     name, kind, grammar = wanted
     return form, constrained(served, "tools" if callable_tools else name, kind, grammar, around)

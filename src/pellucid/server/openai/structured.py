@@ -30,10 +30,10 @@ Form = tuple[str, str, Any]  # the field that asks for it, the kind of its gramm
 
 def constraint_of(served: "ServedModel", fields: BodyFields) -> GrammarConstraint | None:
     """Return the constraint of a text that a body asks for, None if it asks for none. A RequestError for one that cannot be held to."""
-    return None if (form := asked(fields)) is None else constrained(served, *form)
+    return None if (form := wanted_form(fields)) is None else constrained(served, *form)
 
 
-def asked(fields: BodyFields) -> Form | None:
+def wanted_form(fields: BodyFields) -> Form | None:
     """Return the form that a body asks for, None if it asks for none. A RequestError for two, and a wrong field."""
     forms = [*formats(fields), *structured(fields)]
     forms += [(name, kind, checked(fields.given[name], name, kind)) for name, kind in FIELDS.items() if name in fields.given]
