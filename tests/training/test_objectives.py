@@ -333,5 +333,24 @@ def test_the_auxiliary_loss_by_hand() -> None:
     assert all(float(m.router.weight.grad.abs().max()) > 0 for m in routers(model).values())  # type: ignore[union-attr]
 
 
+def test_packed_documents_load_the_routers_as_alone() -> None:
+    """A row of several documents has a record of each; the mutant looks at the first alone."""
+    texts = [torch.tensor([[5, 6, 7]]), torch.tensor([[8, 9]]), torch.tensor([[3, 4, 5, 6]])]
+    packed, step = torch.cat(texts, 1), Step.packed([3, 2, 4])
+
+    def loads(*batches: tuple[Any, ...]) -> list[list[int]]:
+        even = balance.Balance(model, 1e-3, 0.5)
+        for ids, *steps in batches:
+            with torch.no_grad(), even.counting(torch.ones_like(ids, dtype=torch.bool)):
+                model(ids, *steps)
+        return [load.tolist() for load in even.loads.values()]
+
+    model = mixture()
+    alone = loads(*((text,) for text in texts))
+    assert loads((packed, step)) == alone
+    with swapped(balance, "of_all_rows", lambda seen, path: seen.all(path)[0].value), pytest.raises(IndexError):
+        loads((packed, step))
+
+
 def test_without_a_factor_there_is_no_auxiliary_loss() -> None:
     assert balance.Balance(mixture(), 1e-3).loss(torch.ones(1, 1, dtype=torch.bool)) == 0.0

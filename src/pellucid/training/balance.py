@@ -41,7 +41,7 @@ class Balance:
         with watch(self.model, only=names, grad=bool(self.penalised)) as self.seen:
             yield
         for path, load in self.loads.items():
-            chosen: Tensor = self.seen[f"{path}.chosen"].value
+            chosen = of_all_rows(self.seen, f"{path}.chosen")
             load += torch.bincount(chosen[real].flatten(), minlength=len(load)).to(load.device)
 
     def loss(self, real: Tensor) -> Tensor | float:
@@ -81,9 +81,14 @@ def mixtures(model: nn.Module) -> dict[str, Moe]:
     return {path: m for path, m in model.named_modules() if isinstance(m, Moe)}
 
 
+def of_all_rows(seen: Records, path: str) -> Tensor:
+    """Return the rows of a recorded tensor, [B T ...]; of packed documents each one has a record, in their order."""
+    return torch.cat([s.value for s in seen.all(path)], 1)
+
+
 def unevenness(seen: Records, path: str, real: Tensor) -> Tensor:
     """Return E · Σ f·p of a router: f, each expert's share of the choices; p, its mean affinity among a token's. 1 if either is even."""
-    affinity, chosen = seen[f"{path}.affinity"].value[real], seen[f"{path}.chosen"].value[real]
+    affinity, chosen = of_all_rows(seen, f"{path}.affinity")[real], of_all_rows(seen, f"{path}.chosen")[real]
     experts = affinity.shape[-1]
     load = torch.bincount(chosen.flatten(), minlength=experts).to(affinity.dtype) / chosen.numel()
     out: Tensor = experts * (load * (affinity / affinity.sum(-1, keepdim=True)).mean(0)).sum()
