@@ -36,11 +36,6 @@ class TrainedAddition:
     unchanged: bool
     gap: float
 
-    @property
-    def share(self) -> float:
-        """Return the trained numbers over the model's."""
-        return self.numbers / self.parameters
-
 
 def trained_addition(model: Model, rank: int, steps: int) -> TrainedAddition:
     """Train additions of a rank on a copy of a model, all facts in each step, and ask for the facts. The model stays as it is."""

@@ -39,9 +39,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("zero", one.idle == 0, gap=one.idle)
     yield e.claim("numbers", one.numbers < one.full, path=one.path, rank=one.rank, m=m, n=n, numbers=one.numbers)
     learned = learnt > plain and merged == learnt
-    counts = {"plain": plain, "right": learnt, "of": trained.of, "numbers": trained.numbers, "share": trained.share}
-    yield e.claim("learned", learned, steps=steps, **counts)
-    yield e.claim("frozen", trained.unchanged and e.same(trained.gap), parameters=trained.parameters, gap=trained.gap)
+    its: dict[str, float | str] = {"model": reader.name, "parameters": trained.parameters}
+    yield e.claim("learned", learned, steps=steps, plain=plain, right=learnt, of=trained.of, numbers=trained.numbers, **its)
+    yield e.claim("frozen", trained.unchanged and e.same(trained.gap), gap=trained.gap, **its)
     yield e.claim("merged", e.differ(one.moved) and e.same(one.merged), moved=one.moved, gap=one.merged)
 
 
