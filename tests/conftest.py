@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid}: an address in a name is another one in each worker, which then collect other tests")
         if item.get_closest_marker("quick") is not None and not FULL:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     out = set[pytest.Item]()
