@@ -1,5 +1,6 @@
 """Attention of many rows of one text: each has the bits that it has alone, under every mask, in each instruction set, tables or not."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from test_native_rows import kernels, masks, truth
 from test_native_sets import forced
 from tiny import swapped
 
+attend_module = sys.modules["pellucid.ops.attend"]
 SHAPES = ((4, 2, 24, 9, 3), (4, 4, 64, 64, 16), (4, 1, 33, 130, 1), (4, 4, 129, 17, 7))  # heads, groups, key, value, rows a page
 TEXTS = ((4, 4), (50, 50), (301, 9), (301, 130))  # tokens, rows
 
@@ -134,3 +136,17 @@ def test_what_a_row_does_not_see_may_be_broken() -> None:
         pool[at.table[23:40]] = float("nan")
     broken = attended(q, segment, causal)
     assert torch.equal(broken[:, :23], z[:, :23]) and broken[:, 23:].isnan().all()
+
+
+@pytest.mark.parametrize("rows", [5, 40])
+def test_rows_that_do_not_begin_at_0_are_no_page(rows: int) -> None:
+    """The kernel finds keys by their positions: those of a text that was moved on would lie behind its page."""
+    q, new = torch.randn(1, rows, 4, 16), (torch.randn(1, rows, 2, 16), torch.randn(1, rows, 2, 16))
+
+    def answer(at: Tensor) -> tuple[Tensor, bool]:
+        segment = Segment(None, slice(None), at[None], lambda: at[None], lambda: new, True)
+        return ops.attend(q, KVCache([segment], new), causal, 0.4), attend_module.native_pages(q, segment, causal) is not None
+
+    here, by_page = answer(torch.arange(rows))
+    moved, moved_by_page = answer(torch.arange(rows) + 100)
+    assert by_page and not moved_by_page and torch.allclose(here, moved, atol=1e-6)
