@@ -203,13 +203,15 @@ def shown(mode: str, q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: 
 def native_pages(q: Tensor, segment: Segment, mask: Mask) -> Paged | None:
     """Return the pages of a segment for the native kernel, None if it does not take them. A segment without pages may be one page.
 
-    The kernel finds a key by its position, so that page's rows stand at 0, 1, 2 ...
+    The kernel finds a key by its position, so that page's keys stand at 0, 1, 2 ...
     """
     paged, any_rows = segment.paged, native.attends_any(q) or q.shape[1] <= native.most(0)
     if paged is None and segment.contiguous and not segment.memory and any_rows:
         paged = one_page(segment)
-    fits = paged is not None and native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end)
-    return paged if fits and (segment.paged is not None or torch.equal(segment.q_at[0], torch.arange(q.shape[1]))) else None
+    if paged is None or not native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
+        return None
+    in_place = segment.paged is not None or torch.equal(segment.q_at[0], torch.arange(paged.end - q.shape[1], paged.end))
+    return paged if in_place else None
 
 
 def one_page(segment: Segment) -> Paged | None:
