@@ -7,13 +7,14 @@ import pytest
 import torch
 
 import pellucid
+from pellucid.api.model import load
 from pellucid.api.run import Run
 from pellucid.checkpoint.opening import recorded_runs
 from pellucid.documents.training import training_document
 from pellucid.documents.why import tile_document
 from pellucid.errors import TrainError
 from pellucid.messages import speaking
-from pellucid.training import replay
+from pellucid.training import identity, replay
 from pellucid.training.corpus import CORPORA, read
 from pellucid.training.identity import digest
 from pellucid.training.saves import digest as file_digest
@@ -113,3 +114,11 @@ def test_a_step_taken_again_is_the_logs() -> None:
         first = other.built[0].backward(other.numbers(1))
         assert first.loss == pytest.approx(run.log[0]["loss"], rel=1e-5)
         assert digest(json.dumps(other.numbers(1)))[:16] == run.log[0]["documents"]
+
+
+def test_a_run_stays_itself_when_specs_gain_fields() -> None:
+    """Of the shipped run, as of any that a user has: the mutant writes each field that specs have today."""
+    config, own = load(NAME).config, json.loads((FOLDER / "run.json").read_text(encoding="utf-8"))["identity"]["model"]
+    assert digest(identity.written(config)) == own
+    with swapped(identity, "LATER", frozenset()):
+        assert digest(identity.written(config)) != own and identity.written(config) == repr(config)

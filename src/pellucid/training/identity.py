@@ -8,7 +8,7 @@ change no earlier number and may differ. The number of steps changes the learnin
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from pellucid.training.text_rows import TrainingRows
 
 FREE = {"log_every", "save_every", "save_beside", "keep", "recompute", "on_nan", "skips"}
 HASHES = {"model", "documents", "sources", "tokenizer", "base", "references", "teacher", "reward.file"}
+LATER = {"second", "factors", "shares", "key_factor", "gate_factor", "gated_norm"}  # fields of specs that are newer than the first runs
 MACHINE = {"torch", "threads", "cpu", "pellucid", "ranks"}
 """What rounding depends on: with other values a run goes on along another curve, as good a one."""
 
@@ -32,7 +33,7 @@ def identity(config: Config, objective: Objective, documents: Sequence[Document]
     """Return everything that a run's numbers depend on, for its saved states: settings by name, large parts by their SHA-256."""
     return {
         "settings": asdict(s),
-        "model": digest(repr(config)),
+        "model": digest(written(config)),
         "objective": type(objective).__name__,
         **(documents.identity() if isinstance(documents, TrainingRows) else {"documents": digest(json.dumps([d[:2] for d in documents]))}),
         "torch": torch.__version__,
@@ -40,6 +41,17 @@ def identity(config: Config, objective: Objective, documents: Sequence[Document]
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "pellucid": version("pellucid"),
     }
+
+
+def written(spec: object) -> str:
+    """Return the repr of a spec without the fields of LATER at their default: a run keeps its identity when specs gain fields."""
+    if isinstance(spec, tuple) and type(spec) is tuple:
+        return f"({', '.join(map(written, spec))}{',' * (len(spec) == 1)})"
+    if not is_dataclass(spec):
+        return repr(spec)
+    own = ((f.name, getattr(spec, f.name), f.default) for f in fields(spec) if f.repr)
+    told = (f"{name}={written(value)}" for name, value, default in own if name not in LATER or value != default)
+    return f"{type(spec).__qualname__}({', '.join(told)})"
 
 
 def digest(text: str) -> str:

@@ -50,7 +50,7 @@ export function normalized(text: string, parts: readonly NormalizerPart[]): stri
   return parts.reduce((own, part) => {
     switch (part.type) {
       case "Lowercase": return lower(own);
-      case "StripAccents": return own.replace(/\p{M}/gu, ""); // more than BERT's own rule takes for accents
+      case "StripAccents": return own.replace(/\p{M}/gu, ""); // more than the rule of WordPiece tokenizers takes for accents
       case "Strip": return own.replace(part.strip_left === false ? /(?!)/ : new RegExp(`^${S}+`, "u"), "").replace(part.strip_right === false ? /(?!)/ : new RegExp(`${S}+$`, "u"), "");
       case "Replace": return own.replace(expression(part.pattern), () => part.content);
       case "Prepend": return own === "" ? own : part.prepend + own;
