@@ -50,8 +50,8 @@ def written(spec: object) -> str:
     if not is_dataclass(spec):
         return repr(spec)
     own = ((f.name, getattr(spec, f.name), f.default) for f in fields(spec) if f.repr)
-    told = (f"{name}={written(value)}" for name, value, default in own if name not in LATER or value != default)
-    return f"{type(spec).__qualname__}({', '.join(told)})"
+    parts = (f"{name}={written(value)}" for name, value, default in own if name not in LATER or value != default)
+    return f"{type(spec).__qualname__}({', '.join(parts)})"
 
 
 def digest(text: str) -> str:
