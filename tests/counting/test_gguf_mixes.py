@@ -14,9 +14,13 @@ import judge
 from kinds import KINDS
 from pellucid.api.convert import convert
 from pellucid.api.count import count
-from pellucid.counting import gguf_mixes
+from pellucid.counting import Bill, gguf_mixes
+from pellucid.counting.distinct import distinct
 from pellucid.counting.gguf_mixes import MIXES
+from pellucid.counting.training_memory import Way, training
 from pellucid.errors import PellucidError
+from pellucid.terminal.bill import dequantised
+from pellucid.terminal.columns import bytes_in
 from tiny import swapped
 
 FILE = Path(__file__).parent / "gguf_mixes.json"
@@ -33,12 +37,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def counted(name: str, mix: str, folder: Path) -> int:
-    """Return the bytes that `count` says."""
+def bill_of(name: str, mix: str, folder: Path) -> Bill:
+    """Return the bill of a model in a mix."""
     family, fields = MODELS[name]
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"model_type": family, **KINDS[family].tiny, **fields}))
-    return int(count(str(folder), context=8, dtype=mix)["bytes.total"])
+    return count(str(folder), context=8, dtype=mix)
+
+
+def counted(name: str, mix: str, folder: Path) -> int:
+    """Return the bytes that `count` says."""
+    return int(bill_of(name, mix, folder)["bytes.total"])
 
 
 def quantised(name: str, folder: Path) -> dict[str, int]:
@@ -69,6 +78,26 @@ def test_each_rule_counts(tmp_path: Path) -> None:
     for rule, name in (("more", "llama of 19 layers"), ("SMALLER", "qwen2 of 224 columns")):
         with swapped(gguf_mixes, rule, (lambda *_: False) if rule == "more" else {}):
             assert counted(name, "q4_k_m", tmp_path / "model") != WRITTEN[name]["q4_k_m"]
+
+
+@pytest.mark.parametrize("way", [Way(), Way(rank=4), Way(recompute=True)], ids=["all", "adapters", "recompute"])
+def test_a_step_of_training_is_that_of_the_layers_in_one_kind(way: Way, tmp_path: Path) -> None:
+    """Layers that a mix sets apart are the same layers: only the bytes of frozen weights are others."""
+    mixed, plain = (training(bill_of("llama of 19 layers", dtype, tmp_path / "model"), way) for dtype in ("q4_k_m", "bfloat16"))
+    same = {"memory.activations", "memory.gradients", "memory.moments", *(name for name in plain if name.startswith("flops"))}
+    same = set(plain) if way.rank is None else same & set(plain)
+    assert {name: int(mixed[name]) for name in same} == {name: int(plain[name]) for name in same}
+    bill = bill_of("llama of 19 layers", "q4_k_m", tmp_path / "model")
+    bill.doubled = distinct(bill.config, 2)  # the mutant: layers of a kind by their spec alone
+    with pytest.raises(KeyError):
+        training(bill, way)
+
+
+def test_rows_of_bytes_say_what_they_say_of_blocks(tmp_path: Path) -> None:
+    """A type that stays in blocks in memory is not called dequantised; any other of llama.cpp's is."""
+    names = {mix: dequantised(bill_of("llama of 19 layers", mix, tmp_path / "model")) for mix in ("q4_k", "q4_k_m", "q8_0", "q4_0", "int8")}
+    assert names["q4_k_m"] == names["q4_k"] != names["q8_0"] == names["q4_0"] == names["int8"]
+    assert bytes_in("q4_k_m") == bytes_in("q4_k").replace("q4_k", "q4_k_m")
 
 
 def test_no_mix_without_a_file(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pellucid.axes import parse, show
 from pellucid.config import Attention, Config
 from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, share_seen
 from pellucid.counting.closed import booked
-from pellucid.counting.distinct import PLACE, Distinct, alike, distinct
+from pellucid.counting.distinct import PLACE, alike, distinct
 from pellucid.counting.formats import add_bytes
 from pellucid.counting.gguf_mixes import mixed
 from pellucid.counting.meta_run import Ran, meta_model, ran
@@ -41,18 +41,16 @@ def weighed(cfg: Config, name: str, family: str, setting: Setting) -> Bill:
     """Return a bill of parameters and their bytes only; nothing runs."""
     types = mixed(cfg, family, setting.weights)
     apart = alike if types is None else types.apart
-    bill = Bill(name, family, cfg, setting, distinct(cfg, apart=apart))
-    add_parameters(bill, distinct(cfg, 2, apart))
+    bill = Bill(name, family, cfg, setting, distinct(cfg, apart=apart), distinct(cfg, 2, apart))
+    add_parameters(bill)
     bill.weights = bill.weights if types is None else [replace(c, form=types.form(c)) for c in bill.weights]
     add_bytes(bill)
     return bill
 
 
-def add_parameters(bill: Bill, reduced: Distinct) -> None:
-    """Add every weight with its formula, the sums by layer, by part and in all, and the parameters active for one token.
-
-    reduced: with two layers of each kind.
-    """
+def add_parameters(bill: Bill) -> None:
+    """Add every weight with its formula, the sums by layer, by part and in all, and the parameters active for one token."""
+    reduced = bill.doubled
     by_path = {w.path: w for w in weights_of(reduced.config)}
     for w in by_path.values():
         if (place := reduced.place(w.path)) is None:

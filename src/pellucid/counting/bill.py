@@ -58,6 +58,7 @@ class Counted:
 class Bill:
     """The numbers of a model by path. An unknown path is a UseError with the nearest ones.
 
+    reduced, doubled: the model with one layer of each kind, and with two.
     notes: sentences about what is counted, if it is not the published model.
     """
 
@@ -66,6 +67,7 @@ class Bill:
     config: Config
     setting: Setting
     reduced: Distinct
+    doubled: Distinct
     weights: list[Counted] = field(default_factory=list)
     numbers: dict[str, Number] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

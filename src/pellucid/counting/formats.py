@@ -58,6 +58,8 @@ FORMATS = {
 BLOCK_TYPES = {name: FORMATS[name] for name in FORMATS if name.endswith("_k")} | {
     "q4_0": of(4, 32, 2), "q5_0": of(5, 32, 2), "q5_1": of(5, 32, 4), "q8_0": of(8, 32, 2), "float16": of(16, 1, 0),
 }  # fmt: skip
+QUANTISED = frozenset({*FORMATS, *MIXES})
+IN_BLOCKS = frozenset({*BITS, "q8_0", "q4_0"})  # those whose blocks stay as they are in memory here
 DTYPES = (*BYTES, *(name for name in FORMATS if name not in BYTES), *MIXES)
 
 
@@ -105,6 +107,6 @@ def add_bytes(bill: Bill) -> None:
         numbers[f"bytes.by_part.{part}"] = total(weights_in, "bytes")
     numbers["bytes.total"] = total(((p, 1, numbers[f"bytes.by_part.{p}"]) for p in parts), "bytes.by_part")
     plain = [(c.path, c.times, size(c, s.activations, s.activations)) for c in bill.weights]
-    if s.weights in FORMATS or s.weights in MIXES:
+    if s.weights in QUANTISED:
         value = sum(times * n.value for _, times, n in plain)
         numbers["bytes.dequantised"] = Number(value, f"N·{BYTES[s.activations]:g}")

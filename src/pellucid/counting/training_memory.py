@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.counting.bill import BYTES, Bill
-from pellucid.counting.distinct import PLACE, Distinct, distinct
+from pellucid.counting.distinct import PLACE, Distinct
 from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
@@ -281,7 +281,7 @@ def activations(bill: Bill, rank: int | None = None, adapted: tuple[str, ...] | 
 def on_meta(bill: Bill, rank: int | None, adapted: tuple[str, ...] | None) -> tuple[Distinct, Decoder | EncoderDecoder, Tensor, Tensor]:
     """Return the config with two layers of each kind, its model on meta, of which what trains needs gradients, tokens and a source."""
     s = bill.setting
-    reduced = distinct(bill.config, copies=2)
+    reduced = bill.doubled
     model = meta_model(reduced.config, getattr(torch, s.activations))
     model.requires_grad_(True) if rank is None else adapt(model, rank, adapted)
     tokens, source = (torch.zeros(s.batch, n, dtype=torch.long, device=META) for n in (s.context, s.source or s.context))

@@ -117,7 +117,7 @@ def cache_of(cfg: Config, like: Bill) -> Bill:
         return tuple(replace(one, ffn=Mlp(1)) for one in layers)
 
     cfg = replace(cfg, vocab=1, layers=small(cfg.layers), encoder=None if cfg.encoder is None else small(cfg.encoder))
-    bill = Bill(like.model, like.family, cfg, like.setting, distinct(cfg))
+    bill = Bill(like.model, like.family, cfg, like.setting, distinct(cfg), distinct(cfg, 2))
     s = like.setting
     add_cache(bill, ran(bill.reduced.config, 1, s.context, s.batch, s.source or s.context))
     return bill

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from pellucid.counting import Bill
 from pellucid.counting.bounds import parts
+from pellucid.counting.formats import IN_BLOCKS
 from pellucid.counting.speculation import Drafted
 from pellucid.counting.textbook import closed_forms
 from pellucid.counting.variants import other_kinds
@@ -15,7 +16,6 @@ from pellucid.documents.count import Scenario, bounds, device_of, drafted, over
 from pellucid.documents.number import count
 from pellucid.engine.proposals import MOST
 from pellucid.messages import say
-from pellucid.ops.blocks import BITS
 from pellucid.terminal import bounds as drawing
 from pellucid.terminal.bounds import headed, priced
 from pellucid.terminal.columns import bytes_in, window
@@ -80,8 +80,8 @@ def parameters(bill: Bill) -> list[Text]:
 
 def dequantised(bill: Bill) -> str:
     """Name the row of dequantised bytes: real ones for a format without kernels, hypothetical ones otherwise."""
-    plain = bill.setting.activations
-    return say("count.dequantised.were", dtype=plain) if bill.setting.weights in BITS else say("count.dequantised", dtype=plain)
+    stays = not IN_BLOCKS.isdisjoint({bill.setting.weights, *(c.form for c in bill.weights)})
+    return say("count.dequantised.were" if stays else "count.dequantised", dtype=bill.setting.activations)
 
 
 def short(symbols: str, most: int = 60) -> str:

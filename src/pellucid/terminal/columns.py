@@ -5,7 +5,7 @@ from typing import Any
 
 from pellucid.config import Config, Layer
 from pellucid.counting import Bill
-from pellucid.counting.formats import FORMATS
+from pellucid.counting.formats import QUANTISED
 from pellucid.counting.variants import kinds
 from pellucid.documents.amount import Amount
 from pellucid.documents.count import bounds
@@ -61,7 +61,7 @@ def experts(layer: Layer) -> str:
 
 def bytes_in(dtype: str) -> str:
     """Name the row of a format's bytes: as stored, for a format that is dequantised on loading, or as in memory."""
-    stored = dtype in FORMATS and dtype not in BITS
+    stored = dtype in QUANTISED and dtype not in BITS
     return say("count.bytes.stored", dtype=dtype) if stored else say("count.bytes", dtype=dtype)
 
 
