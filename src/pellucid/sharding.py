@@ -21,8 +21,7 @@ from pellucid.counting.ranks import LETTERS
 from pellucid.counting.weights import axes_of
 from pellucid.distributed import ALONE, ExpertRanks, Ranks
 from pellucid.errors import UseError
-from pellucid.nn.adapted import AdaptedLinear
-from pellucid.nn.adapted import place as place_adapted
+from pellucid.nn.adapted import AdaptedLinear, SummedAdaptedLinear
 from pellucid.nn.linear import Embedding, Linear, SummedLinear, VocabularyEmbedding, VocabularyLinear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
@@ -197,7 +196,9 @@ def place(part: nn.Module, ranks: Ranks) -> None:
     for name in ("o", "down"):
         linear = getattr(part, name, None)
         if isinstance(linear, AdaptedLinear):
-            place_adapted(linear, ranks)
+            become(linear, SummedAdaptedLinear, ranks)
+            for addition in linear.additions():
+                become(addition.lora_a, SummedLinear, ranks)
         elif isinstance(linear, Linear):
             become(linear, SummedLinear, ranks)
     if (alibi := getattr(part, "alibi", None)) is not None:
@@ -207,7 +208,7 @@ def place(part: nn.Module, ranks: Ranks) -> None:
 
 def become(module: nn.Module, kind: type[nn.Module], ranks: Ranks, rows: int = 0) -> None:
     """Make a Linear or an Embedding the same one split over ranks, in its place."""
-    assert type(module) in (Linear, Embedding)
+    assert type(module) in (Linear, AdaptedLinear, Embedding)
     module.__class__ = kind
     vars(module).update({"ranks": ranks, "rows": rows} if rows else {"ranks": ranks})
 

@@ -76,7 +76,7 @@ def of_rank(bill: Bill, g: TrainingGrid, size: int = 4, narrow: int | None = Non
         sent["gathered"] = Number(
             f * (n - 1) * (2 * blocks + ends) * each, "forwards·(n−1)·(2·blocks + ends)·b", f"{f}·{n - 1}·(2·{blocks:,} + {ends:,})·{each}"
         )
-        sent["scattered"] = Number(f * (n - 1) * (blocks + ends) * size, "forwards·(n−1)·own·b", f"{f}·{n - 1}·{blocks + ends:,}·{size}")
+        sent["scattered"] = Number(f * (n - 1) * own * size, "forwards·(n−1)·own·b", f"{f}·{n - 1}·{own:,}·{size}")
     if (copies := g.data // n) > 1:
         sent["added_up"] = Number(2 * (copies - 1) * own * size // copies, "2·(n−1)/n·own·b", f"2·{copies - 1}/{copies}·{own:,}·{size}")
     if sent:

@@ -9,7 +9,6 @@ from typing import cast
 from torch import Tensor, nn
 
 from pellucid import ops
-from pellucid.distributed import Ranks
 from pellucid.nn.linear import Linear, SummedLinear
 from pellucid.watching.meta import META
 from pellucid.watching.tap import tap
@@ -58,13 +57,6 @@ class AdaptedLinear(Linear):
 
 class SummedAdaptedLinear(AdaptedLinear, SummedLinear):
     """An AdaptedLinear whose inputs are split over ranks: the product is summed over them, and so is x Aᵀ, whose B is on each rank."""
-
-
-def place(linear: AdaptedLinear, ranks: Ranks) -> None:
-    """Put an AdaptedLinear on ranks that have a part of its inputs each, in its place."""
-    for module, kind in ((linear, SummedAdaptedLinear), *((addition.lora_a, SummedLinear) for addition in linear.additions())):
-        module.__class__ = kind
-        vars(module)["ranks"] = ranks
 
 
 def holder(weight: nn.Parameter) -> Linear:

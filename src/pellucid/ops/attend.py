@@ -205,12 +205,12 @@ def native_pages(q: Tensor, segment: Segment, mask: Mask) -> Paged | None:
 
     The kernel finds a key by its position, so that page's keys stand at 0, 1, 2 ...
     """
-    paged, any_rows = segment.paged, native.attends_any(q) or q.shape[1] <= native.most(0)
-    if paged is None and segment.contiguous and not segment.memory and any_rows:
+    paged = segment.paged
+    if paged is None and segment.contiguous and not segment.memory and (native.attends_any(q) or q.shape[1] <= native.most(0)):
         paged = one_page(segment)
     if paged is None or not native.fits_attend(q, paged.pools, paged.table, segment.q_at, mask, paged.end):
         return None
-    in_place = segment.paged is not None or torch.equal(segment.q_at[0], torch.arange(paged.end - q.shape[1], paged.end))
+    in_place = segment.paged is not None or torch.equal(segment.k_at[0], torch.arange(paged.end))
     return paged if in_place else None
 
 

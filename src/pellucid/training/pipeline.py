@@ -75,7 +75,8 @@ def run_recipe(
     KeyboardInterrupt.
     """
     recipe, resume = read_recipe(path, root), resume or restart or inexact
-    ranks, folder = join(*vars(recipe.ranks).values()), out or Path("runs") / recipe.name
+    grid = recipe.ranks
+    ranks, folder = join(grid.data, grid.tensor, grid.expert, grid.shard), out or Path("runs") / recipe.name
     check_ranks(recipe)
     if threads is not None:
         torch.set_num_threads(threads)

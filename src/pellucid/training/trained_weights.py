@@ -76,28 +76,35 @@ class TrainedWeights:
         """Give `model`, which is the run's or a copy of it, the weights as the optimizer has them."""
 
 
-class MasterWeights(TrainedWeights):
-    """The master weights of a model that is cast to `dtype` here. several: a step has several forwards, on one rank or on all."""
+class OwnWeights(TrainedWeights):
+    """Weights that the optimizer changes in place of a model's. own: by path.  model: as its forwards read it."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype, several: bool) -> None:
+    def __init__(self, model: nn.Module, own: dict[str, nn.Parameter]) -> None:
         super().__init__(model)
-        self.masters = {path: nn.Parameter(p.data) for path, p in trained(model).items()}
-        cast(model, dtype)
-        self.rounded = trained(model)
-        self.of = {id(p): self.masters[path] for path, p in self.rounded.items()}
-        self.factor, self.several = 1.0, several
-        if several:
-            for path, p in self.rounded.items():
-                p.register_post_accumulate_grad_hook(partial(add_up, self.masters[path]))
+        self.own_weights = own
+        self.of = {id(p): own[path] for path, p in trained(model).items()}
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        yield from self.masters.items()
+        yield from self.own_weights.items()
 
     def own(self, parameter: nn.Parameter) -> nn.Parameter:
         return self.of.get(id(parameter), parameter)
 
     def changing(self) -> dict[str, Tensor]:
-        return {path: self.masters.get(path, t) for path, t in changing(self.model).items()}
+        return {path: self.own_weights.get(path, t) for path, t in changing(self.model).items()}
+
+
+class MasterWeights(OwnWeights):
+    """The master weights of a model that is cast to `dtype` here. several: a step has several forwards, on one rank or on all."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype, several: bool) -> None:
+        self.masters = {path: nn.Parameter(p.data) for path, p in trained(model).items()}
+        super().__init__(cast(model, dtype), self.masters)
+        self.rounded = trained(model)
+        self.factor, self.several = 1.0, several
+        if several:
+            for path, p in self.rounded.items():
+                p.register_post_accumulate_grad_hook(partial(add_up, self.masters[path]))
 
     def gradients(self) -> dict[str, Tensor]:
         holders = self.masters if self.several else self.rounded
@@ -142,27 +149,16 @@ class MasterWeights(TrainedWeights):
             p.data = self.masters[path].detach().clone()
 
 
-class ShardWeights(TrainedWeights):
+class ShardWeights(OwnWeights):
     """A rank's rows of the weights of a model that is shared out over data ranks, and what is complete on each."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
-        self.own_rows = {path: nn.Parameter(plain(p.detach())) if plain(p) is not p else p for path, p in trained(model).items()}
-        self.of = {id(p): self.own_rows[path] for path, p in trained(model).items()}
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        yield from self.own_rows.items()
-
-    def own(self, parameter: nn.Parameter) -> nn.Parameter:
-        return self.of.get(id(parameter), parameter)
-
-    def changing(self) -> dict[str, Tensor]:
-        return {path: self.own_rows.get(path, t) for path, t in changing(self.model).items()}
+        super().__init__(model, {path: nn.Parameter(plain(p.detach())) if plain(p) is not p else p for path, p in trained(model).items()})
 
     def sum_gradients(self, sharding: Sharding) -> None:
         """Take the gradients of a rank's rows from the model, and add to the others those of the other ranks."""
         for path, p in trained(self.model).items():
-            if (own := self.own_rows[path]) is not p:
+            if (own := self.own_weights[path]) is not p:
                 own.grad, p.grad = None if p.grad is None else plain(p.grad), None
         super().sum_gradients(sharding)
 

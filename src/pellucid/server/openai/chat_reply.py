@@ -184,6 +184,6 @@ def allowed_tools(choice: Mapping[str, Any], schemas: Schemas) -> tuple[dict[str
 
 
 def given_tools(fields: BodyFields) -> Sequence[dict[str, Any]] | None:
-    """Return the tools that the template shows: those that may be called."""
+    """Return the tools that the template shows: those that may be called. A RequestError for wrong ones, before it reads them."""
     schemas, _ = tools_of(fields)
     return [tool for tool in fields.given.get("tools", ()) if tool["function"]["name"] in schemas] or None

@@ -9,7 +9,7 @@ from pellucid.engine.requests import Request
 from pellucid.errors import RequestError
 from pellucid.runs.request import described, wrong
 from pellucid.server.openai.body_fields import BIG, COMMON, BodyFields
-from pellucid.server.openai.chat_reply import given_tools, reply_form, tools_of
+from pellucid.server.openai.chat_reply import given_tools, reply_form
 from pellucid.server.openai.prompts import chat_prompt, prompts_of
 from pellucid.server.openai.served_model import ServedModel
 from pellucid.server.openai.shapes import ChatShape, CompletionShape
@@ -81,7 +81,6 @@ def chat_job(served: ServedModel, body: Mapping[str, Any], inspector: "Inspector
     if logprobs and not asks:
         raise wrong("top_logprobs", logprobs, "logprobs=true")
     most = fields.integer("max_completion_tokens", 0, BIG, fields.integer("max_tokens", 0, BIG))
-    tools_of(fields)  # before the template reads them
     prompt = chat_prompt(served, fields, given_tools(fields))
     form, constraint = reply_form(served, fields, served.tokenizer.decode(prompt[-8:]))
     requests = requests_of(served, fields, [prompt], most, BIG, logprobs if asks else None, False, constraint)

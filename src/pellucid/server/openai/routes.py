@@ -170,14 +170,13 @@ class OpenAiApi:
     async def tokenize(self, request: Request) -> Response:
         """Return the ids of a `prompt`, or of `messages` by the chat template."""
         from pellucid.server.openai.body_fields import BodyFields
-        from pellucid.server.openai.chat_reply import given_tools, tools_of
+        from pellucid.server.openai.chat_reply import given_tools
         from pellucid.server.openai.jobs import TOKENIZE
         from pellucid.server.openai.prompts import chat_prompt
 
         body, served = await self.body(request)
         fields = BodyFields(body, TOKENIZE)
         if "messages" in fields.given:
-            tools_of(fields)  # before the template reads them
             ids = await run_in_threadpool(chat_prompt, served, fields, given_tools(fields))
         else:
             special = fields.truth("add_special_tokens", True)
