@@ -35,31 +35,13 @@ def multipliers(hf: Fields, name: str, count: int) -> tuple[float, ...]:
 
 def mamba(hf: Fields) -> c.Mamba2:
     """Return Mamba-2's part, whose width is its own, or `mamba_expand` times the model's."""
-    heads, groups = hf.integer("mamba_n_heads", 128), hf.integer("mamba_n_groups", 1)
     inner = hf.integer("mamba_d_ssm", 1024)
     if hf.values.get("mamba_d_ssm", inner) is None:
         inner = hf.integer("hidden_size") * hf.integer("mamba_expand", 2)
-    hf.relate(inner % heads == 0, "mamba_d_ssm % mamba_n_heads == 0", mamba_d_ssm=inner, mamba_n_heads=heads)
-    hf.relate(heads % groups == 0, "mamba_n_heads % mamba_n_groups == 0", mamba_n_heads=heads, mamba_n_groups=groups)
-    if hf.get("mamba_d_head", "auto") != "auto":
-        head = hf.integer("mamba_d_head")
-        hf.relate(head * heads == inner, "mamba_d_head * mamba_n_heads == mamba_d_ssm", mamba_d_head=head, mamba_d_ssm=inner)
-    bias, (least, most) = hf.flag("mamba_proj_bias", False), mamba_fields.limits(hf)
-    hf.relate(hf.flag("projectors_bias", False) == bias, "projectors_bias == mamba_proj_bias", mamba_proj_bias=bias)
-    return c.Mamba2(
-        groups=groups,
-        state_width=hf.integer("mamba_d_state", 256),
-        state_heads=heads,
-        row_width=inner // heads,
-        rows=hf.integer("mamba_d_conv", 4, high=4096),
-        act=hf.choice("hidden_act", ACTS, "silu"),
-        kernel_bias=hf.flag("mamba_conv_bias", True),
-        bias=bias,
-        least=least,
-        most=most,
-        gated_norm=NORMS[hf.flag("mamba_rms_norm", False), hf.flag("mamba_norm_before_gate", True)],
-        factors=multipliers(hf, "ssm_multipliers", 5),
-    )
+    norm, factors = NORMS[hf.flag("mamba_rms_norm", False), hf.flag("mamba_norm_before_gate", True)], multipliers(hf, "ssm_multipliers", 5)
+    made = replace(mamba_fields.mamba2(hf, inner, "mamba_d_ssm"), gated_norm=norm, factors=factors)
+    hf.relate(hf.flag("projectors_bias", False) == made.bias, "projectors_bias == mamba_proj_bias", mamba_proj_bias=made.bias)
+    return made
 
 
 def config(hf: Fields) -> c.Config:

@@ -14,27 +14,8 @@ KINDS = {"mamba": "mamba", "linear_attention": "mamba", "attention": "attn", "fu
 
 def mamba(hf: Fields) -> c.Mamba2:
     """Return Mamba-2's part. A chunk of the scan changes no number, so its size is not kept."""
-    width, heads, groups = hf.integer("hidden_size"), hf.integer("mamba_n_heads", 128), hf.integer("mamba_n_groups", 1)
-    inner = width * hf.integer("mamba_expand", 2)
-    hf.relate(inner % heads == 0, "mamba_expand * hidden_size % mamba_n_heads == 0", inner=inner, mamba_n_heads=heads)
-    hf.relate(heads % groups == 0, "mamba_n_heads % mamba_n_groups == 0", mamba_n_heads=heads, mamba_n_groups=groups)
-    if hf.get("mamba_d_head", "auto") != "auto":
-        head = hf.integer("mamba_d_head")
-        hf.relate(head * heads == inner, "mamba_d_head * mamba_n_heads == mamba_expand * hidden_size", mamba_d_head=head, inner=inner)
     hf.read.add("mamba_chunk_size")
-    least, most = mamba_fields.limits(hf)
-    return c.Mamba2(
-        groups=groups,
-        state_width=hf.integer("mamba_d_state", 256),
-        state_heads=heads,
-        row_width=inner // heads,
-        rows=hf.integer("mamba_d_conv", 4, high=4096),
-        act=hf.choice("hidden_act", ACTS, "silu"),
-        kernel_bias=hf.flag("mamba_conv_bias", True),
-        bias=hf.flag("mamba_proj_bias", False),
-        least=least,
-        most=most,
-    )
+    return mamba_fields.mamba2(hf, hf.integer("hidden_size") * hf.integer("mamba_expand", 2), "mamba_expand * hidden_size")
 
 
 def mixers(hf: Fields) -> list[c.AnyAttention]:

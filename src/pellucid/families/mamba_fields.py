@@ -1,12 +1,37 @@
-"""What families with Mamba-2's layers share: the limits of dt, and the names of a layer's tensors."""
+"""What families with Mamba-2's layers share: their fields, the limits of dt, and the names of a layer's tensors."""
 
 from math import inf
 from typing import Any
 
+from pellucid import config as c
+from pellucid.families.acts import ACTS
 from pellucid.families.fields import Fields
 from pellucid.families.names import CHANNEL_BIASES, CHANNELS, SPLIT, Rule
 
 NO_LIMIT = {"__float__": "Infinity"}  # transformers' own spelling of it
+
+
+def mamba2(hf: Fields, inner: int, name: str) -> c.Mamba2:
+    """Return Mamba-2's part, of fields that begin with "mamba_". inner: its width.  name: of the width in an error."""
+    heads, groups = hf.integer("mamba_n_heads", 128), hf.integer("mamba_n_groups", 1)
+    hf.relate(inner % heads == 0, f"{name} % mamba_n_heads == 0", inner=inner, mamba_n_heads=heads)
+    hf.relate(heads % groups == 0, "mamba_n_heads % mamba_n_groups == 0", mamba_n_heads=heads, mamba_n_groups=groups)
+    if hf.get("mamba_d_head", "auto") != "auto":
+        head = hf.integer("mamba_d_head")
+        hf.relate(head * heads == inner, f"mamba_d_head * mamba_n_heads == {name}", mamba_d_head=head, inner=inner)
+    least, most = limits(hf)
+    return c.Mamba2(
+        groups=groups,
+        state_width=hf.integer("mamba_d_state", 256),
+        state_heads=heads,
+        row_width=inner // heads,
+        rows=hf.integer("mamba_d_conv", 4, high=4096),
+        act=hf.choice("hidden_act", ACTS, "silu"),
+        kernel_bias=hf.flag("mamba_conv_bias", True),
+        bias=hf.flag("mamba_proj_bias", False),
+        least=least,
+        most=most,
+    )
 
 
 def limits(hf: Fields) -> tuple[float, float | None]:
