@@ -125,6 +125,7 @@ def test_version(capsys: Captured) -> None:
         (["trace", "{folder}", "hi", "--save", "{folder}"], "gpt2"),
         (["diff", "{tmp}/a", "{tmp}/b"], "index.jsonl"),
         (["diff", "{tmp}/a"], "B"),
+        (["diff", "{tmp}/a", "--without", "3", "--atol", "1"], "--atol"),
         (["show"], "MODEL"),
         (["show", "{tmp}"], "config.json"),
         (["show", "{folder}", "--dtype", "int3"], "int3"),

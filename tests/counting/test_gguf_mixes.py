@@ -100,6 +100,10 @@ def test_rows_of_bytes_say_what_they_say_of_blocks(tmp_path: Path) -> None:
     assert bytes_in("q4_k_m") == bytes_in("q4_k").replace("q4_k", "q4_k_m")
 
 
+def test_a_mix_may_be_written_as_files_have_it() -> None:
+    assert int(count("llama-3.1-8b", dtype="Q4_K_M")["bytes.total"]) == int(count("llama-3.1-8b", dtype="q4_k_m")["bytes.total"])
+
+
 def test_no_mix_without_a_file(tmp_path: Path) -> None:
     with pytest.raises(PellucidError, match="q4_k_m is a mix of GGUF files"):
         count("deepseek-v3", dtype="q4_k_m")

@@ -72,7 +72,7 @@ def count(
     kv: "int8" counts keys and values as an engine with kv="int8" holds them, the scales in the dtype `cache`.
     """
     stored = None if dtype is not None else in_folder(name, ignore_fields)
-    dtype = dtype or (stored[0] if stored else "bfloat16")
+    dtype = (dtype or (stored[0] if stored else "bfloat16")).lower()  # files are named Q4_K_M
     for what, given, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
         if given not in allowed:
             raise UseError("count.dtype", name=what, found=given, allowed=", ".join(allowed))

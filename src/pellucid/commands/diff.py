@@ -36,7 +36,7 @@ def add(app: typer.Typer) -> None:
     ) -> int:
         screen: Screen = ctx.obj
         if without:
-            if b is not None:
+            if b is not None or options.typed(ctx) & {"--atol", "--rtol"}:
                 raise UseError("diff.without")
             of_documents(screen, a, without, since, step, prompt)
             return 0
