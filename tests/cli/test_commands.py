@@ -67,6 +67,8 @@ def test_help(language: str, capsys: Captured) -> None:
         assert (code, err) == (0, "")
         assert bool(CHINESE.search(out.replace("中文", ""))) == (language == "zh")
         assert all(option in out for option in ("--json", "-q, --quiet", "--lang en|zh", "-h, --help"))
+        options = " ".join(re.findall(r"^  (-.+?)  ", out, re.M))
+        assert ("--out" in options) == ("--save" in options), name  # one place to write, under either name
     assert run(capsys)[0] == 2
 
 

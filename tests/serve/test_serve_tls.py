@@ -93,7 +93,8 @@ def test_the_page_is_under_the_guard() -> None:
         free = [path for path in ("/", "/page.js", "/page.css", "/health") if server.client.get(path, headers=anonymous).status_code == 200]
         assert free == ["/", "/page.js", "/page.css", "/health"]
         closed = ("/api/models", "/api/traces", "/api/traces/" + "0" * 32, "/traces/" + "0" * 32 + "/api/models", "/v1/models", "/metrics")
-        assert [server.client.get(path, headers=anonymous).status_code for path in closed] == [401] * len(closed)
+        refused = [server.client.get(path, headers=anonymous) for path in closed]
+        assert [(r.status_code, r.headers["www-authenticate"]) for r in refused] == [(401, "Bearer")] * len(closed)
         assert server.client.get("/traces/" + "0" * 32 + "/", headers=anonymous).status_code == 200
         for path in ("/", "/api/models", "/traces/" + "0" * 32 + "/"):
             assert server.client.get(path, headers={"host": "evil.example"}).status_code == 403

@@ -21,7 +21,7 @@ def add(app: typer.Typer) -> None:
         model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
         to: Annotated[str, typer.Option("--to", metavar="gguf|safetensors", help=say("convert.help.to"))] = "gguf",
         quant: Annotated[str | None, typer.Option("--quant", metavar="TYPE", help=say("convert.help.quant"))] = None,
-        out: Annotated[Path | None, typer.Option("--out", metavar="PATH", help=say("convert.help.out"))] = None,
+        out: Annotated[Path | None, options.place("--out", "PATH", say("convert.help.out"))] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj

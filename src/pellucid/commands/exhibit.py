@@ -22,7 +22,7 @@ def add(app: typer.Typer) -> None:
         name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=say("exhibit.help.name"))] = None,
         model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=say("exhibit.help.model"))] = None,
         settings: Annotated[list[str] | None, typer.Option("--set", metavar="CONTROL=VALUE", help=say("exhibit.help.set"))] = None,
-        save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help=say("exhibit.help.save"))] = None,
+        save: Annotated[Path | None, options.place("--save", "FILE", say("exhibit.help.save"))] = None,
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
     ) -> None:

@@ -19,7 +19,7 @@ def add(app: typer.Typer) -> None:
         ctx: typer.Context,
         model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
         adapter: Annotated[str, typer.Argument(metavar="ADAPTER", help=say("merge.help.adapter"))],
-        save: Annotated[Path, typer.Option("--save", metavar="FOLDER", help=say("merge.help.save"))],
+        save: Annotated[Path, options.place("--save", "FOLDER", say("merge.help.save"))],
         quant: Annotated[str | None, typer.Option("--quant", metavar="int8|int4", help=say("merge.help.quant"))] = None,
         dtype: Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=say("merge.help.dtype"))] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,

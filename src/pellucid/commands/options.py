@@ -37,6 +37,11 @@ def real(name: str, help: str) -> Any:
     return typer.Option(name, metavar="X", help=help, parser=parsed)
 
 
+def place(name: str, metavar: str, help: str) -> Any:
+    """Return the option that says where a command writes. name: --save or --out; both are taken, so that nobody need remember which."""
+    return typer.Option(name, "--save" if name == "--out" else "--out", metavar=metavar, help=help)
+
+
 def dtype() -> Any:
     return typer.Option("--dtype", metavar="DTYPE", help=say("option.dtype"))
 

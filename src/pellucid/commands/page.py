@@ -18,7 +18,7 @@ def add(app: typer.Typer) -> None:
     def page(
         ctx: typer.Context,
         name: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
-        out: Annotated[Path, typer.Option("--out", metavar="FILE.html|FOLDER", help=say("live.help.out"))],
+        out: Annotated[Path, options.place("--out", "FILE.html|FOLDER", say("live.help.out"))],
         quant: Annotated[str | None, options.quant()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:

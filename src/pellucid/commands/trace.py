@@ -23,7 +23,7 @@ def add(app: typer.Typer) -> None:
         ctx: typer.Context,
         model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
         prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help=say("explain.help.prompt"))] = None,
-        save: Annotated[Path | None, typer.Option("--save", metavar="FOLDER", help=say("trace.help.save"))] = None,
+        save: Annotated[Path | None, options.place("--save", "FOLDER", say("trace.help.save"))] = None,
         step: Annotated[int | None, options.integer("--step", say("trace.help.step"))] = None,
         only: Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", help=say("trace.help.only"))] = None,
         steps: Annotated[int, options.steps()] = 1,

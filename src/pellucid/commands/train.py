@@ -18,7 +18,7 @@ def add(app: typer.Typer) -> None:
     def train(
         ctx: typer.Context,
         recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help=say("train.help.recipe"))],
-        out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help=say("train.help.out"))] = None,
+        out: Annotated[Path | None, options.place("--out", "FOLDER", say("train.help.out"))] = None,
         resume: Annotated[bool, typer.Option("--resume", help=say("train.help.resume"))] = False,
         restart: Annotated[bool, typer.Option("--restart", help=say("train.help.restart"))] = False,
         inexact: Annotated[bool, typer.Option("--allow-inexact", help=say("train.help.inexact"))] = False,

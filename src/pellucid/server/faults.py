@@ -16,6 +16,8 @@ from starlette.responses import Response
 from pellucid.errors import PellucidError, RequestError
 from pellucid.messages import speaking
 
+HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}, 503: {"retry-after": "5"}}  # of errors, by status
+
 
 def answer(table: Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a JSON response in which no text can be taken for markup."""
@@ -37,7 +39,7 @@ def error_table(fault: Exception, language: str | None) -> tuple[int, dict[str, 
 def error_response(fault: Exception, language: str | None) -> Response:
     """Return the response to a failed request."""
     status, table = error_table(fault, language)
-    return answer(table, status, {"retry-after": "1"} if status == 429 else None)
+    return answer(table, status, HEADERS.get(status))
 
 
 def unforeseen(fault: Exception) -> RequestError:

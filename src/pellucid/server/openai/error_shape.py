@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from pellucid.errors import PellucidError, RequestError
 from pellucid.messages import speaking
-from pellucid.server.faults import answer, unforeseen
+from pellucid.server.faults import HEADERS, answer, unforeseen
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 CODES = {
@@ -15,7 +15,6 @@ CODES = {
     "serve.earlier": "response_not_found",
 }  # fmt: skip
 STATUS = {"engine.waiting": 429, "engine.closed": 503, "engine.step": 500, "generate.finite": 500}
-RETRY = {429: "1", 503: "5"}  # seconds
 
 
 def status_of(fault: PellucidError) -> int:
@@ -36,4 +35,4 @@ def error_body(fault: Exception, language: str | None = None) -> tuple[int, dict
 def refused(fault: Exception, language: str | None = None) -> Response:
     """Return the response to a request that failed."""
     status, body = error_body(fault, language)
-    return answer(body, status, {"retry-after": RETRY[status]} if status in RETRY else None)
+    return answer(body, status, HEADERS.get(status))
