@@ -64,11 +64,12 @@ def bind(path: str, dims: str, shape: Iterable[int], sizes: MutableMapping[str, 
             raise ShapeError("shape.size", path=path, dims=dims, shape=sizes_there, axis=show(axis), expected=expected)
 
 
-def index_of(path: str, dims: str, shape: tuple[int, ...], text: str) -> tuple[int, ...]:
-    """Return the index that a text names in a tensor: "0,1,3,2"; the batch may be left out, and negative numbers count from the end.
+def index_of(path: str, dims: str, shape: tuple[int, ...], given: str | Iterable[object]) -> tuple[int, ...]:
+    """Return the index of a cell, given as a text or as numbers: "0,1,3,2"; the batch may be left out, negative numbers count from the end.
 
     A UseError for one outside of the tensor.
     """
+    text = given if isinstance(given, str) else ",".join(map(str, given))
     if not re.fullmatch(r"\s*-?\d+(\s*[, ]\s*-?\d+)*\s*", text):
         raise UseError("cell.index", path=path, found=text, dims=dims)
     at = [int(i) for i in re.findall(r"-?\d+", text)]

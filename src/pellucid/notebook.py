@@ -1,32 +1,13 @@
-"""Objects that show themselves as the page, in a notebook's cell or in one HTML file, and functions that check their keywords.
+"""Objects that show themselves as the page, in a notebook's cell or in one HTML file.
 
 The page's code lies on a floor above these objects, so the package sets `Shown._page` when it is imported.
 """
 
-import functools
-import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar
 
-from pellucid.errors import SettingError, nearest
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
-def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Wrap `function`: a keyword that it does not have is a SettingError with the nearest ones."""
-    known = [n for n, p in inspect.signature(function).parameters.items() if n != "self" and p.kind is not p.VAR_KEYWORD]
-    settings = frozenset(known)
-
-    @functools.wraps(function)
-    def call(*args: Given.args, **how: Given.kwargs) -> Result:
-        for name in how.keys() - settings:
-            raise SettingError("setting.unknown", function=function.__name__, name=name, near=nearest(name, known), known=", ".join(known))
-        return function(*args, **how)
-
-    return call
+from pellucid.arguments import checked
 
 
 class Shown:

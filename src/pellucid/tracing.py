@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pellucid.arguments import checked
 from pellucid.axes import parse
 from pellucid.batch.step import Step, spans_of
 from pellucid.checkpoint.disk import inside, read_whole
@@ -24,7 +25,6 @@ from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
 from pellucid.errors import CheckpointError, PellucidError, TokenizerError, TraceError, UseError
 from pellucid.families.aliases import aliases, of_records, put
 from pellucid.nn.transformer import Decoder, EncoderDecoder
-from pellucid.notebook import checked
 from pellucid.tokenizer.pieces import find_word
 from pellucid.watching import watch as watching
 from pellucid.watching.cells import Find

@@ -12,8 +12,8 @@ import torch
 
 import pellucid
 from pellucid.api.model import Model
+from pellucid.arguments import checked
 from pellucid.errors import PellucidError, SettingError, ShapeError, TraceError, UseError, nearest
-from pellucid.notebook import checked
 from tiny import far
 
 PROMPT = "The capital of France is"

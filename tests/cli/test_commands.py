@@ -138,6 +138,8 @@ def test_version(capsys: Captured) -> None:
         (["count", "gpt2", "--users", "2", "--devices", "h100,zzz"], "zzz"),
         (["count", "gpt2", "--users", "2", "--dtype", "int4", "--batch", "1"], "--batch, --dtype"),
         (["count", "recipes/stories.toml", "--turns", "4"], "--device, --price and --json"),
+        (["explain", "{folder}"], "its prompt is missing"),
+        (["explain", "pellucid/reader"], "its prompt is missing"),
         (["env", "--lang"], "--lang"),
         (["env", "more"], "more"),
     ],
@@ -147,6 +149,16 @@ def test_wrong_use(given: list[str], named: str, folder: Path, tmp_path: Path, c
     assert named in wrong(capsys, *filled)
     assert CHINESE.search(wrong(capsys, *filled, "--lang", "zh")) or "--lang" in given
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("given", "tokens"), [("8k", 8192), ("128K", 131072), ("131,072", 131072), ("1M", 1048576), ("4096", 4096)])
+def test_tokens_are_counted_as_contexts_are_named(given: str, tokens: int, capsys: Captured) -> None:
+    assert judged(capsys, "count", "llama-3.1-8b", "--context", given)[1]["setting"]["context"] == tokens
+
+
+@pytest.mark.parametrize("given", ["1e6", "-8k", "8kk", "1,07", "k"])
+def test_other_numbers_of_tokens_are_refused(given: str, capsys: Captured) -> None:
+    assert wrong(capsys, "count", "llama-3.1-8b", "--context", given).startswith(f"pellucid: --context is {given}; allowed: ")
 
 
 def test_settings_stand_anywhere() -> None:

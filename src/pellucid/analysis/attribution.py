@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.analysis.lens import plain
+from pellucid.analysis.lens import plain, row_of
 from pellucid.analysis.walk_back import PartKey, Walk
 from pellucid.api.trace import traced
+from pellucid.arguments import checked
 from pellucid.axes import index_of
+from pellucid.engine.requests import check_ids
 from pellucid.errors import UseError
-from pellucid.notebook import checked
 from pellucid.tracing import Trace, module_of
 from pellucid.watching.records import Seen
 
@@ -97,7 +98,7 @@ def attribution(
 ) -> Attribution:
     """Return the parts of a token's logit in one row of a step, or of any cell; sums are taken in float64.
 
-    trace: a trace, or a text, which is then traced.
+    trace: a trace, or a text or ids, which are then traced.
     id: of the token, or its text, which must be one token.  cell: in place of `id` and `row`, a path and an index: ("layers.1.out", "4,7").
     by: letters of what parts are split by: H heads, S positions read, E experts, F neurons. The part that a cell is in is split by all.
     value: returns the value of a record that has dropped it.
@@ -112,14 +113,14 @@ def attribution(
     here = {s.path: s for s in reversed(records) if s.step == step}
     if cell is not None:
         seen = here.get(cell[0]) or trace.all(cell[0])[0]
-        text = cell[1] if isinstance(cell[1], str) else ",".join(map(str, cell[1]))
-        place = index_of(seen.path, seen.dims, seen.shape, text)
+        place = index_of(seen.path, seen.dims, seen.shape, cell[1])
     else:
         token = one_id(model, id) if isinstance(id, str) else int(id or 0)
         if "logits" not in here:
             raise UseError("lens.missing", path="logits") if model.config.head else UseError("lens.head", model=model.name)
         seen = here["uncapped"] if "uncapped" in here else here["logits"]
-        place = (0, row % seen.shape[1], token)
+        check_ids([token], seen.shape[2])
+        place = (0, row_of(row, seen), token)
         if here["logits"].source != "edited" and not all(path in here for path in seen.inputs):
             raise UseError("lens.missing", path=seen.inputs[0])
     with torch.no_grad():

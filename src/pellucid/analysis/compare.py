@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from pellucid.analysis.difference import apart, keyed
+from pellucid.arguments import checked
 from pellucid.errors import TraceError
-from pellucid.notebook import checked
 from pellucid.ops.sampling.stages import logprobs
 from pellucid.tracing import Trace
 from pellucid.watching.records import Records, Seen

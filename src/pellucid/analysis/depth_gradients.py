@@ -22,7 +22,7 @@ def depth_gradients(model: Model, prompt: str | Sequence[int], token: int, edit:
     edit: changes of the run.
     """
     paths = leaving(model.module)
-    ids = torch.tensor([model.ids(prompt) if isinstance(prompt, str) else list(prompt)], device=model.device)
+    ids = torch.tensor([model.prompt_ids(prompt)], device=model.device)
     with torch.enable_grad(), watch(model, only=paths, grad=True, edit=list(edit)) as seen:
         loss = -logprobs(model(ids, rows=-1)[0, -1])[token]
         gradients = torch.autograd.grad(loss, [seen[path].value for path in paths])

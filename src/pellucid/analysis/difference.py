@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pellucid.arguments import checked
 from pellucid.errors import TraceError
-from pellucid.notebook import checked
 from pellucid.tracing import Trace
 from pellucid.watching.records import Seen
 from pellucid.watching.watch import Watch

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid.arguments import checked
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder
-from pellucid.notebook import checked
 from pellucid.tracing import module_of, watch
 
 SCORES = ("induction", "duplicate", "previous", "first")
@@ -23,6 +23,11 @@ class HeadScores:
 
     values: dict[str, Tensor]
     paths: list[str]
+
+    def __repr__(self) -> str:
+        """Return one line with the strongest head of each score: HeadScores(16 heads; induction: layers.2.attn.pattern 1, 0.91; …)."""
+        strongest = [f"{score}: {path} {head}, {weight:.2f}" for score in self.values for path, head, weight in self.best(score, 1)]
+        return f"HeadScores({next(iter(self.values.values())).numel()} heads; {'; '.join(strongest)})"
 
     def best(self, score: str, count: int = 5) -> list[tuple[str, int, float]]:
         """Return the heads with the largest weight: (path, head, weight)."""

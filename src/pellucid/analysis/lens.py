@@ -3,17 +3,17 @@
 The residual stream after every block goes through the model's own last norm and head; after the last block this gives its own logits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pellucid.api.trace import traced
+from pellucid.arguments import checked
 from pellucid.batch.step import Step
 from pellucid.errors import UseError
 from pellucid.nn.transformer import EncoderDecoder
-from pellucid.notebook import checked
 from pellucid.tracing import Trace, module_of
 from pellucid.watching.records import Seen
 
@@ -48,16 +48,27 @@ def stream(module: Any, seen: list[Seen]) -> list[Seen]:
     return recorded
 
 
+def row_of(row: int, seen: Seen) -> int:
+    """Return a row's number, counted from the first. A UseError for one that a record [B T D] does not have."""
+    most = seen.shape[1]
+    if not -most <= row < most:
+        raise UseError("lens.row", found=row, least=-most, most=most - 1)
+    return row % most
+
+
 @checked
-def lens(model: Any, trace: Trace | str, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain) -> list[tuple[str, Tensor]]:
+def lens(
+    model: Any, trace: Trace | str | Sequence[int], step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain
+) -> list[tuple[str, Tensor]]:
     """Return (path, logits [V]) of the residual stream before the first block and after each, in one row of a step.
 
-    trace: a trace, or a text, which is then traced.  value: returns the value of a record that has dropped it.
+    trace: a trace, or a text or ids, which are then traced.  value: returns the value of a record that has dropped it.
     """
     module: Any = module_of(model)
     if not model.config.head:
         raise UseError("lens.head", model=model.name)
     recorded = stream(module, [s for s in traced(model, trace) if s.step == step])
+    row = row_of(row, recorded[0])
     with torch.no_grad():
         rows = torch.cat([value(s)[:, row, None] for s in recorded], 1)
         logits = module.logits(

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from pellucid.api.model import Model
+from pellucid.arguments import checked
 from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, Encoder
-from pellucid.notebook import checked
 from pellucid.training.corpus import LANGUAGES, LEAD, RELATIONS, STOP, Book, answers, corpora, fill, read, slot, subject
 
 

@@ -6,13 +6,15 @@ bill["cache.bytes_per_token"].formula
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pellucid import catalog, families
+from pellucid.arguments import checked
 from pellucid.bench import last_measured
 from pellucid.catalog.literal import literal
+from pellucid.checkpoint.default_dtype import SHORT, name_of
 from pellucid.checkpoint.disk import inside
 from pellucid.checkpoint.folder import Folder, refuse_file
 from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, gguf_of
@@ -30,8 +32,10 @@ from pellucid.families.quantisation import FIELD as QUANTISED
 from pellucid.families.quantisation import InBlocks, quantised
 from pellucid.messages import say
 from pellucid.nn.multi_token import MultiTokenPrediction
-from pellucid.notebook import checked
 from pellucid.ops import format_for
+
+if TYPE_CHECKING:
+    from pellucid.api.model import Model
 
 PLAIN = ("float32", "float64", "float16")
 MOST = 2**40  # tokens, requests
@@ -46,7 +50,7 @@ OURS = {
 
 @checked
 def count(
-    name: str | Path,
+    name: "str | Path | Model",
     context: int | None = None,
     batch: int = 1,
     dtype: str | None = None,
@@ -63,16 +67,24 @@ def count(
 ) -> Bill:
     """Count every parameter, byte and FLOP of a model, each with its formula.
 
-    name: of the catalogue, a folder, a hub id, or a config.json.  context: tokens read before a decode step, by default 4096 or the
-    model's most.  dtype: of the weights, by default bfloat16, or the format of a folder in our own blocks.  cache: the dtype of the KV
-    cache, by default the weights'.  source: tokens that an encoder reads.  device: a name of the catalogue.  fields: replace those of
-    config.json.  attn: another kind of attention, "mha", "mqa", "gqa:G" or "mla:C".  experts: "N:A", N experts of which A are chosen.
+    name: of the catalogue, a folder, a hub id, or a config.json; or a loaded model, with the dtype that it has.
+    context: tokens read before a decode step, by default 4096 or the model's most.  dtype: of the weights, by default bfloat16, or the
+    format of a folder in our own blocks.  cache: the dtype of the KV cache, by default the weights'.  source: tokens that an encoder
+    reads.  device: a name of the catalogue.  fields: replace those of config.json.  attn: another kind of attention, "mha", "mqa",
+    "gqa:G" or "mla:C".  experts: "N:A", N experts of which A are chosen.
     known: the family and the config of the name, if the caller has them.  assume: a model type whose mathematics is taken for that of a
     config.json of another or an unknown one; what it does not read is left aside, and a note names it.
     kv: "int8" counts keys and values as an engine with kv="int8" holds them, the scales in the dtype `cache`.
     """
-    stored = None if dtype is not None else in_folder(name, ignore_fields)
+    own = None
+    if not isinstance(name, str | Path):
+        if not hasattr(name, "family"):
+            raise UseError("count.unknown", name=name, near="-")
+        plain = name_of(name.dtype)
+        own, known, name = (name.quant or plain, plain), (name.family.name, name.config), name.name
+    stored = None if dtype is not None else own or in_folder(name, ignore_fields)
     dtype = (dtype or (stored[0] if stored else "bfloat16")).lower()  # files are named Q4_K_M
+    dtype, cache = SHORT.get(dtype, dtype), SHORT.get(cache or "", cache)
     for what, given, allowed in (("dtype", dtype, DTYPES), ("cache", cache or "bfloat16", BYTES)):
         if given not in allowed:
             raise UseError("count.dtype", name=what, found=given, allowed=", ".join(allowed))
@@ -124,6 +136,8 @@ def billed(
         bill = counted(cfg, name, family, setting)
     except RuntimeError as wrong:  # a tensor of more numbers than 64 bits count
         raise UseError("count.large", context=context, batch=batch) from wrong
+    if cfg.context is not None and context > cfg.context:
+        bill.notes.append(say("count.note.beyond", most=f"{cfg.context:,}"))
     bill.notes += [say("count.note.within", kind=inner)] if inner else []
     bill.notes += [*notes, *([say("count.note.ignored", fields=", ".join(cfg.ignored))] if cfg.ignored else [])]
     return bill

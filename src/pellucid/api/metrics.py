@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pellucid.api.model import Model
+from pellucid.arguments import checked
 from pellucid.engine.forks import ForkedText
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, Encoder
@@ -48,6 +49,7 @@ class Measure:
         return ForkedText(tokens, len(prompt), tuple(rows), source)
 
 
+@checked
 def continuation(text: str) -> Continuation:
     """Measure a sweep by the log-probability of words that follow the prompt: the sum over their tokens, however many."""
     return Continuation(text)

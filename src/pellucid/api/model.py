@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pellucid.api.draft_model import draft_for
+from pellucid.arguments import checked
 from pellucid.batch.mask import prefix as prefix_mask
 from pellucid.batch.step import Step
 from pellucid.checkpoint.default_dtype import DTYPES as DTYPES
@@ -41,7 +42,7 @@ from pellucid.families.quantisation import FIELD as QUANTISED
 from pellucid.families.quantisation import fields as in_folder
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder, build, cast
-from pellucid.notebook import Shown, checked
+from pellucid.notebook import Shown
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import logprobs
 from pellucid.sharding import Sharding, split
@@ -49,7 +50,7 @@ from pellucid.tokenizer.chat_template import templates
 from pellucid.tokenizer.tokenizer import Tokenizer
 
 OWN: Any = object()  # the model's own stop tokens
-Prompts = TypeVar("Prompts", Tensor, list[list[int]], list[int], str)
+Prompts = TypeVar("Prompts", Tensor, list[list[int]], list[int], list[str], str)
 
 
 class Model(Placed, Adapting, Shown):
@@ -201,7 +202,7 @@ class Model(Placed, Adapting, Shown):
         attention_mask: Tensor | None = None,
     ) -> Prompts:
         """Generate after each prompt, and return what is new in the kind that was given: a LongTensor [B new] for a LongTensor [B T],
-        lists for lists (of any lengths), a list for one list of ids, a text for a text.
+        lists for lists (of any lengths), a list for one list of ids, a text for a text, texts for a list of them.
 
         temperature 0 takes the likeliest, else draws, by `seed` where given; top_k to bias: see ops.sampling.Sampling.
         eos: an id or ids that end a text; None lets none end it; by default the model's own. A stop is part of what is returned; a
@@ -219,8 +220,10 @@ class Model(Placed, Adapting, Shown):
             longest = max(map(len, out), default=0)
             rows = [row + row[-1:] * (longest - len(row)) for row in out]
             return torch.tensor(rows, device=ids.device).long().view(len(out), longest)
-        one: Any = out if not len(ids) or not isinstance(ids[0], int) else out[0]
-        return self.tokenizer.decode(out[0], skip_special=True) if isinstance(ids, str) else one  # type: ignore[no-any-return]
+        one = isinstance(ids, str) or (len(ids) > 0 and isinstance(ids[0], int))
+        texts = [isinstance(prompt, str) for prompt in ([ids] if one else ids)]
+        new: Any = [self.tokenizer.decode(o, skip_special=True) if text else o for o, text in zip(out, texts, strict=True)]
+        return new[0] if one else new  # type: ignore[no-any-return]
 
     def prompts(self, given: object, padding: Tensor | None = None, attention_mask: Tensor | None = None) -> list[list[int]]:
         """Return the prompts of `generate` as lists of ids, without the padding of a batch."""
@@ -232,7 +235,7 @@ class Model(Placed, Adapting, Shown):
             return [row.tolist() if mask is None else row[mask[r].bool()].tolist() for r, row in enumerate(given)]
         if padding is not None or attention_mask is not None or not isinstance(given, list | tuple):
             raise UseError("model.prompts", found=type(given).__name__)
-        return [list(given)] if given and isinstance(given[0], int) else [list(prompt) for prompt in given]
+        return [self.prompt_ids(prompt) for prompt in ([given] if given and isinstance(given[0], int) else given)]
 
     def padding_of(self, ids: Tensor, padding: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
         """Return the padding of ids, given under either of its names."""
@@ -292,6 +295,18 @@ class Model(Placed, Adapting, Shown):
         mask = self.tokenizer.special.get("mask")
         written = None if mask is None else self.tokenizer.piece(mask)
         return self.tokenizer.encode(text if written is None else re.sub("_{3,}", written, text), parse=True)
+
+    def prompt_ids(self, prompt: object) -> list[int]:
+        """Return the ids of one prompt: of a text, or of ids in a list, an array, or a tensor [T] or [1 T]. A UseError for others."""
+        if isinstance(prompt, str):
+            return self.ids(prompt)
+        given = prompt.tolist() if hasattr(prompt, "tolist") else prompt  # of a tensor or an array
+        given = given[0] if isinstance(given, list) and len(given) == 1 and isinstance(given[0], list) else given
+        if not isinstance(given, Sequence) or any(isinstance(i, Sequence) for i in given):
+            shape = f" {list(prompt.shape)}" if hasattr(prompt, "shape") else ""
+            raise UseError("model.prompt", found=type(prompt).__name__ + shape)
+        check_ids(given, self.config.vocab)
+        return [int(i) for i in given]
 
     def blanks(self, ids: Sequence[int]) -> list[int]:
         """Return the rows of these ids that have the mask."""

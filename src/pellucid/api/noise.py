@@ -7,6 +7,7 @@ import torch
 
 from pellucid import ops
 from pellucid.api.model import Model
+from pellucid.arguments import checked
 from pellucid.errors import UseError
 from pellucid.nn.transformer import EncoderDecoder
 from pellucid.tokenizer.pieces import find_word
@@ -32,6 +33,7 @@ class Noise:
         return [add(path, one, **{axis: at}) for one in drawn]
 
 
+@checked
 def noise(word: str, deviations: float = 3.0, draws: int = 10, seed: int = 0) -> Noise:
     """Corrupt a run by Gaussian noise on the embeddings of a word, for `patch`. The sweep's numbers are means over the draws.
 

@@ -16,8 +16,8 @@ from pellucid.api.metrics import Metric, measured, pieces
 from pellucid.api.model import Model
 from pellucid.api.sweep import Sweep, Trial, again, fork, ids_of, letters, numbers, sizes, swept, trials_of
 from pellucid.api.trace import trace
+from pellucid.arguments import checked
 from pellucid.errors import UseError
-from pellucid.notebook import checked
 from pellucid.tracing import Trace
 from pellucid.watching.cells import Index
 from pellucid.watching.change import Change, take

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from pellucid.api.model import Model
+from pellucid.arguments import checked
 from pellucid.errors import TokenizerError
 from pellucid.nn.transformer import cast
-from pellucid.notebook import checked
 from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from pellucid.training import run_recipe
 from pellucid.training.left_out import LeftOut, leave_out, named

@@ -18,9 +18,9 @@ from pellucid.api.metrics import Measure, Metric, measured, pieces
 from pellucid.api.model import Model
 from pellucid.api.noise import Noise
 from pellucid.api.trace import trace
+from pellucid.arguments import checked
 from pellucid.engine.forks import Forks
 from pellucid.errors import TraceError, UseError
-from pellucid.notebook import checked
 from pellucid.ops import native
 from pellucid.tracing import Trace, resolved
 from pellucid.watching.change import Averages, Change, as_changes, mean, take, zero
@@ -274,7 +274,7 @@ def trials_of(records: Sequence[Seen], by: str) -> list[Trial]:
 
 def ids_of(model: Model, prompt: str | Sequence[int]) -> list[int]:
     """Return the ids of a prompt. A UseError for an empty one."""
-    ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
+    ids = model.prompt_ids(prompt)
     if not ids:
         raise UseError("generate.empty", name="prompt")
     return ids

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from pellucid.api.model import Model
+from pellucid.arguments import checked
 from pellucid.engine.engine import Engine
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Encoder, EncoderDecoder
-from pellucid.notebook import checked
 from pellucid.sharding import gathered_records
 from pellucid.tracing import Trace, module_of, watch
 from pellucid.watching.meta import META
@@ -41,7 +41,7 @@ def trace(
     if model.sharding.axes and (given := [name for name, x in {"keep": keep, "edit": edit, "terms": terms}.items() if x]):
         raise UseError("ranks.option", name=given[0], started=model.sharding.ranks.count)
     how: dict[str, Any] = {"only": only, "keep": keep, "edit": edit, "inside": inside, "terms": terms}
-    ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
+    ids = model.prompt_ids(prompt)
     recorded = Trace(model.name, prompt if isinstance(prompt, str) else None, ids, starts=model.config.starts, runner=model)
     if isinstance(model.module, Encoder):
         return trace_encoder(model, recorded, steps, how)
@@ -57,16 +57,16 @@ def trace(
     return recorded
 
 
-def traced(model: Model, run: Trace | str) -> Trace:
-    """Return `run`, or where it is a text, the trace of one step of it."""
-    return trace(model, run) if isinstance(run, str) else run
+def traced(model: Model, run: Trace | str | Sequence[int]) -> Trace:
+    """Return `run`, or where it is a text or ids, the trace of one step of it."""
+    return run if isinstance(run, Trace) else trace(model, run)
 
 
 def outlined(model: Model, prompt: str | Sequence[int], steps: int = 1) -> Trace:
     """Return the trace of a prompt in a model on meta: one forward, whose tensors have shapes and no numbers."""
     if steps != 1:
         raise UseError("explain.outline", found=steps)
-    ids = model.ids(prompt) if isinstance(prompt, str) else list(prompt)
+    ids = model.prompt_ids(prompt)
     tokens = torch.tensor([ids], device=META)
     model.check(tokens)
     with torch.no_grad(), watch(model) as records:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pellucid.api.model import Model
 from pellucid.api.switching import general, switched, written
+from pellucid.arguments import checked
 from pellucid.axes import parse
 from pellucid.config import Config
 from pellucid.counting.distinct import PLACE
@@ -25,7 +26,6 @@ from pellucid.errors import UseError, nearest
 from pellucid.nn.linear import Linear
 from pellucid.nn.low_rank import thinnable
 from pellucid.nn.transformer import Decoder, EncoderDecoder, build
-from pellucid.notebook import checked
 from pellucid.ops.blocks import Blocks
 from pellucid.watching.meta import META
 

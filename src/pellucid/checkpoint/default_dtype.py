@@ -14,6 +14,10 @@ from pellucid.errors import UseError
 from pellucid.messages import say
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
+# What other programs call them.
+SHORT = {
+    "fp64": "float64", "f64": "float64", "fp32": "float32", "f32": "float32", "bf16": "bfloat16", "fp16": "float16", "f16": "float16",
+}  # fmt: skip
 SHARE = 4  # a model in float32 takes at most this part of the memory: a quarter
 ROOT = Path("/")
 
@@ -51,8 +55,8 @@ def precision(requested: str | torch.dtype | None, stored: torch.dtype, paramete
 
 
 def named(dtype: str | torch.dtype) -> torch.dtype:
-    """Return the torch dtype of a name or dtype. A UseError if parameters cannot have it."""
-    name = name_of(dtype) if isinstance(dtype, torch.dtype) else dtype
+    """Return the torch dtype of a name, such as "bfloat16" or "bf16", or of a dtype. A UseError if parameters cannot have it."""
+    name = name_of(dtype) if isinstance(dtype, torch.dtype) else SHORT.get(dtype, dtype)
     if name not in DTYPES:
         raise UseError("model.dtype", found=name, allowed=", ".join(DTYPES))
     return DTYPES[name]

@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from pellucid.arguments import checked
 from pellucid.checkpoint import adapter as adapting
 from pellucid.checkpoint.hub import fetch_adapter, is_hub_id
 from pellucid.checkpoint.new_adapter import new_adapter
 from pellucid.errors import UseError
 from pellucid.families.family import Family
 from pellucid.nn.transformer import Decoder, EncoderDecoder
-from pellucid.notebook import checked
 
 
 class Adapting:

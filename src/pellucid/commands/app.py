@@ -106,7 +106,7 @@ def mended(wrong: Any) -> UseError:
     """Return a UseError for one of click's usage errors."""
     kind, name = type(wrong).__name__, hint(wrong)
     if kind == "NoSuchOption":
-        near = ", ".join(wrong.possibilities or ())
+        near = ", ".join(name for name in wrong.possibilities or () if name != "--help")
         return UseError("command.option.near" if near else "command.option", found=wrong.option_name, near=near)
     if kind == "BadOptionUsage":
         return UseError("command.argument", name=wrong.option_name)

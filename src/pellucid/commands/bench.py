@@ -30,7 +30,7 @@ def add(app: typer.Typer) -> None:
         ctx: typer.Context,
         model: Annotated[str | None, typer.Argument(metavar="MODEL", help=say("bench.help.model"))] = None,
         limits: Annotated[bool, typer.Option("--limits", help=say("bench.help.limits"))] = False,
-        context: Annotated[int | None, options.integer("--context", say("bench.help.context"))] = None,
+        context: Annotated[int | None, options.tokens("--context", say("bench.help.context"))] = None,
         new: Annotated[int, options.integer("--new", say("bench.help.new"))] = 32,
         dtype: Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=say("bench.help.dtype"))] = None,
         quant: Annotated[str | None, options.quant()] = None,

@@ -1,6 +1,7 @@
 """`pellucid explain`: the life of a prompt, from its ids to the next token."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -41,6 +42,8 @@ def add(app: typer.Typer) -> None:
         screen: Screen = ctx.obj
         if weight is not None or step is not None:
             return of_weight(screen, first, second, weight, step)
+        if second is None and (first.startswith("pellucid/") or (Path(first) / "config.json").is_file()):
+            raise UseError("explain.prompt", model=first, specimen=SPECIMEN)
         name, text = (SPECIMEN, first) if second is None else (first, second)
         prompt = options.prompt_of(text, ids)
         if device == "meta" and (cell is not None or head is not None or finite or adapter is not None):

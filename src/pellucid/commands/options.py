@@ -25,6 +25,18 @@ def integer(name: str, help: str, metavar: str = "N") -> Any:
     return typer.Option(name, metavar=metavar, help=help, parser=parsed)
 
 
+def tokens(name: str, help: str) -> Any:
+    """Return an option that takes a number of tokens: 131072, 131,072, or in thousands of 1,024, as models' contexts are named, 128k."""
+
+    def parsed(text: Any) -> int:
+        match = re.fullmatch(r"(\d{1,3}(?:[,_]\d{3})+|\d{1,18})([kKmM]?)", str(text))
+        if match is None:
+            raise UseError("command.tokens", name=name, found=text)
+        return int(re.sub("[,_]", "", match[1])) * {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
+
+    return typer.Option(name, metavar="N|8k", help=help, parser=parsed)
+
+
 def real(name: str, help: str) -> Any:
     """Return an option that takes a number."""
 
@@ -38,7 +50,7 @@ def real(name: str, help: str) -> Any:
 
 
 def place(name: str, metavar: str, help: str) -> Any:
-    """Return the option that says where a command writes. name: --save or --out; both are taken, so that nobody need remember which."""
+    """Return the option that says where a command writes. name: --save or --out; both are taken."""
     return typer.Option(name, "--save" if name == "--out" else "--out", metavar=metavar, help=help)
 
 

@@ -36,7 +36,7 @@ def add(app: typer.Typer) -> None:
         insecure: Annotated[bool, typer.Option("--insecure", help=say("serve.help.insecure"))] = False,
         allow_host: Annotated[list[str] | None, typer.Option("--allow-host", metavar="NAME", help=say("serve.help.allow"))] = None,
         max_queue: Annotated[int, options.integer("--max-queue", say("serve.help.queue"))] = 256,
-        tokens: Annotated[int | None, options.integer("--tokens", say("serve.help.tokens"))] = None,
+        tokens: Annotated[int | None, options.tokens("--tokens", say("serve.help.tokens"))] = None,
         api_only: Annotated[bool, typer.Option("--api-only", help=say("serve.help.api_only"))] = False,
         deterministic: Annotated[bool, typer.Option("--deterministic", help=say("serve.help.deterministic"))] = False,
         speculate: Annotated[str | None, options.speculate()] = None,

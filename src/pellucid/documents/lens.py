@@ -13,7 +13,7 @@ from pellucid.documents.cell_parts import CellPartsDocument, cell_parts
 from pellucid.documents.definition import Constraint, Count, Path, Row, RunId
 from pellucid.documents.number import finite
 from pellucid.documents.run import CandidateDocument, candidate, candidate_of
-from pellucid.errors import RequestError, UseError
+from pellucid.errors import RequestError
 from pellucid.runs.answers import Candidate, candidates, piece_of, tokenizer_of, visible
 from pellucid.runs.execute import full_record
 from pellucid.runs.kept_run import Run
@@ -135,12 +135,7 @@ def lens_layer(
 
 
 def read_document(model: Model, trace: Trace, row: int, id: int | None, top: int) -> ReadDocument:
-    """Return the logit lens of one row of a trace's first step. id: the followed token, by default the row's likeliest.
-
-    A UseError for a row that the prompt does not have.
-    """
-    if not -len(trace.ids) <= row < len(trace.ids):
-        raise UseError("lens.row", found=row, most=len(trace.ids) - 1)
+    """Return the logit lens of one row of a trace's first step. id: the followed token, by default the row's likeliest."""
     tokenizer, read = tokenizer_of(model), lens(model, trace, 0, row)
     one = int(read[-1][1].argmax()) if id is None else id
     layers = [lens_layer(path, logits, one, top, tokenizer, lambda c: candidate_of(c.piece, c)) for path, logits in read]

@@ -25,12 +25,12 @@ from pellucid.api.model import Model, load
 from pellucid.api.switching import written
 from pellucid.api.trace import trace
 from pellucid.api.variant import variant
+from pellucid.arguments import checked
 from pellucid.bench.machine_limits import threaded
 from pellucid.config import Config
 from pellucid.errors import UseError
 from pellucid.exhibits import find
 from pellucid.exhibits.panel import AnswerPanel, Panel
-from pellucid.notebook import checked
 from pellucid.runs.answers import best_candidates, tokenizer_of
 from pellucid.tracing import Trace, watch
 

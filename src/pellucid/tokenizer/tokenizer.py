@@ -64,6 +64,11 @@ class Tokenizer:
         names = zip(spelled, self._plain.pieces(spelled) if spelled else (), strict=True)
         self._spelled = self._pieces | {id: name.replace(FENCE, "") for id, name in names if name is not None}
 
+    def __repr__(self) -> str:
+        """Return one line: Tokenizer('tokenizer.json': BPE, 4,480 ids, bos 0, eos 0)."""
+        facts = [self._spec["model"]["type"], f"{self.size:,} ids", *(f"{name} {id}" for name, id in self.special.items())]
+        return f"Tokenizer({self.file!r}: {', '.join(facts)})"
+
     @classmethod
     def from_file(cls, path: str | Path, named: dict[str, str] | None = None) -> "Tokenizer":
         """Return the tokenizer of a tokenizer.json; `named` gives the content of "bos", "eos", ... if other files name them."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pellucid.arguments import checked
 from pellucid.errors import ShapeError, TraceError, UseError
 from pellucid.watching.cells import ALONG, Find, Index, Place, TextRows, chosen_cells, chosen_rows, relative
 from pellucid.watching.forward_values import ForwardValues, filled
@@ -156,11 +157,13 @@ def function(path: str, f: Function | nn.Module) -> Change:
     return FunctionChange(path, lambda x, which: f(x), path)  # type: ignore[arg-type, return-value]
 
 
+@checked
 def zero(path: str, **at: Index) -> Change:
     """Set cells to 0. at: an index for each addressed axis, H=3, T=-1, T=slice(4, None), T="France"."""
     return put(path, 0.0, **at)
 
 
+@checked
 def put(path: str, value: Value, **at: Index) -> Change:
     """Set cells to a number, or to a tensor that broadcasts to their shape, without the axes that one number addresses.
 
@@ -169,22 +172,26 @@ def put(path: str, value: Value, **at: Index) -> Change:
     return made(path, at, "=", value, lambda x, v: v.expand_as(x) if v.ndim == 0 else v)
 
 
+@checked
 def times(path: str, factor: Value, **at: Index) -> Change:
     """Multiply cells by a number or tensor, or by those of the tensor at a path."""
     return made(path, at, "*=", factor, lambda x, v: x * v)
 
 
+@checked
 def add(path: str, value: Value, **at: Index) -> Change:
     """Add a number or tensor to cells, or those of the tensor at a path."""
     return made(path, at, "+=", value, lambda x, v: x + v)
 
 
+@checked
 def without(path: str, direction: Tensor, **at: Index) -> Change:
     """Take the part along `direction` out of the last axis of cells: x − (x·u)u, with u the direction at length 1."""
     unit = direction.double() / direction.double().norm()
     return made(path, at, "without", unit, lambda x, u: x.double() - (x.double() @ u)[..., None] * u, wide=True)
 
 
+@checked
 def take(path: str, other: Any, source: At | None = None, **at: Index) -> Change:
     """Set cells to those of another run's tensor of the same path: at the same positions, or at `source`'s. other: a Trace or Records.
 
@@ -207,6 +214,7 @@ class Averages:
         return self.known[path]
 
 
+@checked
 def mean(path: str, others: Any, **at: Index) -> Change:
     """Set cells to the mean that they have over all texts and positions of `others`, the records of one or more runs."""
     averages = others if isinstance(others, Averages) else Averages(others)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid.axes import index_of
 from pellucid.errors import TraceError
 from pellucid.notebook import Shown
 from pellucid.watching.pulls import Pulls
@@ -44,6 +45,12 @@ class Seen(Shown):
         axes = ", ".join(f"{letter} {n}" for letter, n in zip(self.dims.split(), self.shape, strict=False))
         made = self.source if self.op is None else f"{self.source} by {self.op}"
         return f"Seen({self.path}: {axes}; {str(self.dtype).removeprefix('torch.')}, {made})"
+
+
+def bounded_terms(seen: Seen, terms: Callable[[Index], Terms] | None) -> Callable[[Index], Terms] | None:
+    """Wrap the `terms` of a record: they take an index as `axes.index_of` does, with a UseError for one outside of the tensor."""
+    path, dims, shape = seen.path, seen.dims, seen.shape
+    return None if terms is None else lambda index: terms(index_of(path, dims, shape, index))
 
 
 class Records(Shown):

@@ -22,6 +22,12 @@ class Terms:
         self.added: dict[str, float] = {}
         self.about: dict[str, float] = {}
 
+    def __repr__(self) -> str:
+        """Return one line: Terms(x · weight: 128 products, bias; sum 0.25)."""
+        length = max(map(len, self.factors.values()), default=0)
+        products = [f"{' · '.join(self.factors)}: {length:,} products"] if self.factors else []
+        return f"Terms({', '.join([*products, *self.added])}; sum {self.total():.6g})"
+
     def plus(self, **added: Number | None) -> "Terms":
         """Add numbers to the products; None is skipped. Returns these terms."""
         self.added |= {name: float(x) for name, x in added.items() if x is not None}

@@ -22,7 +22,7 @@ from pellucid.watching.change import Change, Function, PartChange, as_changes
 from pellucid.watching.eager import EAGER
 from pellucid.watching.forward_values import ENTERS, ForwardValues
 from pellucid.watching.pulls import Pulls, Reading, layout
-from pellucid.watching.records import Records, Seen
+from pellucid.watching.records import Records, Seen, bounded_terms
 from pellucid.watching.tap import (
     Flops,
     Made,
@@ -241,7 +241,7 @@ class Watch(Records):
         if here.reference is not None:
             seen.later = functools.partial(here.reference.record, seen, part)
         if self.terms and not edited:
-            seen.terms = terms_of(cut) or indexed_terms(terms_of(x), part)
+            seen.terms = bounded_terms(seen, terms_of(cut) or indexed_terms(terms_of(x), part))
         self.to(seen)
 
     def change(self, x: Tensor, c: Change, spot: Spot, rows: Tensor | None) -> tuple[Part, Tensor] | None:
