@@ -161,7 +161,7 @@ def memory(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
         peaks[name] = max(1, int(done.stdout.splitlines()[-1]))  # a tiny model fits where imports were
     for name, (dtype, again) in WAYS.items():
         bill = billed(cfg, family.name, "30M", LENGTH, BATCH, dtype, dtype, plain=dtype)
-        bills[name] = {part: int(n) for part, n in parts(bill, Way(recompute=again, loss=True, master=dtype != "float32")).items()}
+        bills[name] = {part: int(n) for part, n in parts(bill, Way(recompute=again, master=dtype != "float32")).items()}
     return {
         "peak": peaks,
         "ratio": {"float32": round(peaks["ours"] / peaks["theirs"], 3), "bfloat16": round(peaks["bfloat16"] / peaks["theirs bfloat16"], 3)},

@@ -83,9 +83,11 @@ def test_an_adapter_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["count", str(tmp_path / "plain.toml")]) == 0 and f"{low:,}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("name", "table", "texts"), [("prefer", "[prefer]", 2), ("reward", "[reward]\ngroup = 3", 3), ("causal", "", 1)])
+@pytest.mark.parametrize(
+    ("name", "table", "texts"), [("prefer", "[prefer]", 2), ("reward", "[reward]\ngroup = 3\nnew = 9", 3), ("causal", "", 1)]
+)
 def test_a_row_of_several_texts_is_counted(name: str, table: str, texts: int, tmp_path: Path) -> None:
-    """A pair is two documents, and a prompt its answers; what the draws cost is said to be left out."""
+    """A pair is two documents, and a prompt its answers, each as long as a prompt and an answer but for the last token."""
     (tmp_path / "t.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c", "text": "a"}\n', encoding="utf-8")
     data = 'files = ["t.jsonl"]\nlength = 32\n' + ('field = ["prompt", "chosen"]\n' if name == "reward" else "")
     (tmp_path / "r.toml").write_text(
@@ -94,13 +96,18 @@ def test_a_row_of_several_texts_is_counted(name: str, table: str, texts: int, tm
         encoding="utf-8",
     )
     bill = recipe_bill(tmp_path / "r.toml")
-    assert bill.bill.setting.batch == 4 * texts and bill.run()["tokens"] == 10 * 4 * texts * 32
+    assert bill.bill.setting.batch == 4 * texts and bill.run()["tokens"] == 10 * 4 * texts * (40 if name == "reward" else 32)
     assert any("3 answers" in note for note in bill.bill.notes) == (name == "reward")
 
 
-def test_the_teacher_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_teacher_is_counted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = (ROOT / "recipes" / "capitals-half.toml").read_text(encoding="utf-8")
     (tmp_path / "a.txt").write_text("a\n", encoding="utf-8")
     (tmp_path / "r.toml").write_text(text.replace('folder = "pellucid/capitals"', 'files = ["a.txt"]\nlength = 32'), encoding="utf-8")
+    assert main(["count", str(tmp_path / "r.toml"), "--json"]) == 0
+    bill = json.loads(capsys.readouterr().out)
+    accept(bill, "count")
+    teacher = pellucid.load("pellucid/capitals").num_parameters()
+    assert bill["training"]["memory.teacher"]["value"] == 4 * teacher and bill["training"]["flops.teacher"]["value"] > 0
     assert main(["count", str(tmp_path / "r.toml")]) == 0
-    assert "pellucid count pellucid/capitals" in " ".join(capsys.readouterr().out.split())
+    assert "the teacher's weights" in (out := capsys.readouterr().out) and "held in the teacher's forward" in out

@@ -60,15 +60,15 @@ def test_kept_by_two_layers_of_each_kind_is_kept_by_all(family: str) -> None:
         model = meta_model(many, torch.bfloat16)
         model.requires_grad_(True) if rank is None else training_memory.adapt(model, rank)
         total_bytes = sum(kept(model, tokens, source).values())
-        assert total_bytes == sum(times * int(n) for _, times, n in training_memory.activations(bill, rank))
+        assert total_bytes == sum(times * int(n) for _, times, n in training_memory.activations(bill, Way(rank)))
     bill.doubled = bill.reduced
-    assert total_bytes != sum(times * int(n) for _, times, n in training_memory.activations(bill, 4))
+    assert total_bytes != sum(times * int(n) for _, times, n in training_memory.activations(bill, Way(4)))
 
 
 def test_adapters_keep_less_than_all() -> None:
     """A frozen expert's rows are kept for no weight of its own: what both of its products read, and the mixed outputs."""
     bill = bill_of(DECODERS["qwen2_moe"])
-    full, low = (sum(times * int(n) for _, times, n in training_memory.activations(bill, rank)) for rank in (None, 4))
+    full, low = (sum(times * int(n) for _, times, n in training_memory.activations(bill, Way(rank))) for rank in (None, 4))
     numbers = training_memory.training(bill, Way(rank=4))
     assert low < full and int(numbers["memory.activations"]) == low
 

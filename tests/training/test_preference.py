@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import pellucid
+from pellucid.documents.training import training_document
 from pellucid.errors import TrainError
 from pellucid.training import criterion, preference, run_recipe
 from pellucid.training.objectives import IGNORED, Batch
@@ -68,6 +69,11 @@ def finished(folder: Path) -> Path:
     evaluated = f"{ADAPTER}\n[eval]\nevery = 3\n[prefer]\nbeta = 0.5"
     path = preferring(folder, adapter=evaluated, data="held_out = 0.3")
     return run_recipe(path, folder / "run", False, 1, silent).parent
+
+
+def test_its_bill_stands_beside_what_it_took(finished: Path) -> None:
+    rows = {row[0]: row[1:] for row in training_document(pellucid.Run(finished))["panels"][-1]["rows"]}  # type: ignore[typeddict-item]
+    assert all(rows["memory, at most"]) and rows["before the first step"][0] and rows["of it loss"][0]
 
 
 def by_hand(c: list[float], r: list[float], c0: list[float], r0: list[float], loss: str, beta: float, smoothing: float) -> float:

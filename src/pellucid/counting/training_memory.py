@@ -21,6 +21,7 @@ from pellucid.counting.distinct import PLACE, Distinct
 from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
+from pellucid.counting.training_beside import NOTHING, Beside, Moment, passing
 from pellucid.counting.training_peak import working
 from pellucid.counting.weights import axes_of
 from pellucid.families import family, known
@@ -39,7 +40,8 @@ ROWS, BUFFERS = 64, 3
 class Way:
     """How to train. rank: of LoRA on every matrix of the layers, or None for all weights.  shards: ranks that share weights, gradients
     and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.  summed: gradients of several forwards are added, in
-    float32.  loss: False for a loss with tensors of its own, which are not counted.
+    float32.  packed: texts lie end to end in one row, each with its own attention, whose results are joined.
+    beside: what the objective takes in addition, and what its loss holds.
 
     copied: states are saved beside the steps, from a copy of weights and moments.
     single: the numbers of which the optimizer keeps one moment, as Muon does of its matrices, and not two.
@@ -52,7 +54,8 @@ class Way:
     shards: int = 1
     master: bool = True
     summed: bool = False
-    loss: bool = True
+    packed: bool = False
+    beside: Beside = NOTHING
     copied: bool = False
     single: int = 0
     adapted: tuple[str, ...] | None = None
@@ -84,25 +87,40 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
         kinds["copy"] = total([("4·numbers", 1, Number(4 * trained)), ("moments", 1, kinds["moments"])])
     if way.shards > 1:
         kinds = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in kinds.items()}
-    kept = activations(bill, way.rank, way.adapted)
+    kinds |= dict(way.beside.held)
+    kept = activations(bill, way)
     out = {f"memory.{n}": x for n, x in kinds.items()}
     out["memory.activations"] = total(recomputed(bill, kept) if way.recompute else kept)
-    rows, vocab = bill.setting.context * bill.setting.batch, bill.config.vocab
-    if way.loss and size == 4:  # log-probabilities, their gradient and the logits'
-        out["memory.loss"] = product("3·T·V·4", three=3, rows=rows, vocab=vocab, size=size)
-    elif way.loss:  # narrow logits and their gradient, and a few rows of them, widened and not
-        wide, few = 4 * BUFFERS + size, min(ROWS, rows)
-        value = 2 * rows * vocab * size + few * vocab * wide
-        out["memory.loss"] = Number(value, f"2·T·V·{size} + rows·V·{wide}", f"2·{rows:,}·{vocab:,}·{size} + {few}·{vocab:,}·{wide}")
+    out["memory.loss"] = loss(bill, way.beside.tables, size)
     moments = {
         "at_loss": at_loss(bill, out, way, kept),
         "at_backward": at_backward(bill, way, kinds, kept),
         "at_update": at_update(bill, way, kinds),
+        **{one.name: at_beside(kinds, one, way) for one in way.beside.moments},
     }
     out |= {f"memory.{name}": n for name, n in moments.items()}
     name, most = max(moments.items(), key=lambda item: item[1].value)
     out["memory.total"] = Number(most.value, name, "", (f"memory.{name}",))
     return out
+
+
+def loss(bill: Bill, tables: int | None, size: int) -> Number:
+    """Return the bytes that the loss holds of logits and what is made of them. tables: see Beside.  size: bytes of a logit."""
+    rows, vocab = bill.setting.context * bill.setting.batch, bill.config.vocab
+    if tables is not None or size == 4:  # the cross-entropy's are log-probabilities, their gradient and the logits'
+        count = 3 if tables is None else tables
+        return product(f"{count}·T·V·4", tables=count, rows=rows, vocab=vocab, four=4)
+    wide, few = 4 * BUFFERS + size, min(ROWS, rows)  # narrow logits and their gradient, and a few rows of them, widened and not
+    value = 2 * rows * vocab * size + few * vocab * wide
+    return Number(value, f"2·T·V·{size} + rows·V·{wide}", f"2·{rows:,}·{vocab:,}·{size} + {few}·{vocab:,}·{wide}")
+
+
+def at_beside(kinds: Mapping[str, Number], one: Moment, way: Way) -> Number:
+    """Return the bytes held at a moment beside the step's own. Before the first step there are neither moments nor gradients."""
+    names = ("weights", "adapters", "teacher")
+    always = [entry for entry in lasting(kinds) if not one.first or entry[0] in names]
+    gradients = [("gradients", 1, kinds["gradients"])] if way.summed and one.name == "at_teacher" else []
+    return total([*always, *gradients, ("beside", 1, one.bytes)])
 
 
 def lasting(kinds: Mapping[str, Number]) -> list[tuple[str, int, Number]]:
@@ -196,6 +214,7 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
         out["flops.backward"] = Number(value, "2·T·matrices + 2·attention", f"2·{rows:,}·{through:,} + 2·{mixing.value:,}")
     if way.recompute:
         out["flops.recompute"] = blocks_of(bill)
+    out |= {f"flops.{name}": n for name, n in way.beside.flops}
     out["flops.total"] = total([(n.removeprefix("flops."), 1, x) for n, x in out.items()])
     if crosses:
         return out
@@ -260,13 +279,13 @@ def adapt(model: nn.Module, rank: int, paths: tuple[str, ...] | None = None) -> 
             add(m, "lora", Addition(a, b, 1.0, axes_of(model, f"{path}.weight", 2) or "", "T"))
 
 
-def activations(bill: Bill, rank: int | None = None, adapted: tuple[str, ...] | None = None) -> list[tuple[str, int, Number]]:
+def activations(bill: Bill, way: Way = Way()) -> list[tuple[str, int, Number]]:
     """Return (layer or "outside", times, bytes that autograd keeps) of an ordinary forward with gradients.
 
     Two layers of each kind run: with a frozen table the very first layer's input has no gradient, so it keeps less.
     """
-    reduced, model, tokens, source = on_meta(bill, rank, adapted)
-    by_layer = kept(model, tokens, source)
+    reduced, model, tokens, source = on_meta(bill, way.rank, way.adapted)
+    by_layer = kept(model, tokens, source, way.packed)
     out = []
     for kind in reduced.kinds:
         first, *again = (by_layer.get(f"{kind.stack}layers.{i}", 0) for i in kind.built)
@@ -292,18 +311,31 @@ def working_of(bill: Bill, way: Way) -> dict[str, int]:
     """Return the bytes that the backward pass of one layer of each kind needs, by the kind's path."""
     reduced, model, tokens, source = on_meta(bill, way.rank, way.adapted)
     with Flash():
-        by_layer = working(model, lambda: forward(model, tokens, source))
+        by_layer = working(model, lambda: forward(model, tokens, source, way.packed))
     return {f"{k.stack}layers.{k.first}": max(by_layer.get(f"{k.stack}layers.{i}", 0) for i in k.built) for k in reduced.kinds}
 
 
-def forward(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> Tensor:
-    """Return the logits of an ordinary forward."""
+def forward_bytes(bill: Bill, packed: bool, logits: bool = True) -> int:
+    """Return the most bytes that a forward without gradients holds at once, beyond the weights. logits: False for those of one row."""
+    _, model, tokens, source = on_meta(bill, None, None)
+    with Flash():
+        return passing(lambda: forward(model, tokens, source, packed, logits))
+
+
+def forward(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor, packed: bool = False, logits: bool = True) -> Tensor:
+    """Return the logits of an ordinary forward, or of texts that are packed: a lone one as two, since a row has several of its texts."""
+    if isinstance(model, Decoder) and packed:
+        count, length = tokens.shape
+        lengths = [length] * count if count > 1 else [length - length // 2, length // 2]
+        step = Step.packed([n for n in lengths if n], META)
+        step.wanted = None if logits else torch.zeros(1, dtype=torch.long, device=META)
+        return model(tokens.reshape(1, -1), step)  # type: ignore[no-any-return]
     if isinstance(model, Decoder):
         return model(tokens, Step.plain(tokens, mask=prefix(tokens.shape[1]) if model.config.prefix else None))  # type: ignore[no-any-return]
     return model(source, tokens)  # type: ignore[no-any-return]
 
 
-def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> dict[str, int]:
+def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor, packed: bool = False) -> dict[str, int]:
     """Return, by layer or "" outside, the bytes of storages that autograd saves in a forward; each once, without parameters."""
     own = {p.untyped_storage()._cdata for p in model.parameters()}
     seen: dict[int, tuple[str, int]] = {}
@@ -318,7 +350,7 @@ def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor) -> dic
         return t
 
     with Flash(), layers(model, where), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.enable_grad():
-        forward(model, tokens, source)
+        forward(model, tokens, source, packed)
     sums: dict[str, int] = {}
     for path, n in seen.values():
         sums[path] = sums.get(path, 0) + n

@@ -8,9 +8,7 @@ from typing import Any
 
 from pellucid.api.count import billed
 from pellucid.checkpoint.disk import free_memory
-from pellucid.checkpoint.folder import Folder
 from pellucid.checkpoint.new_adapter import short, targeted
-from pellucid.checkpoint.tied import resolve
 from pellucid.config import Config
 from pellucid.counting import Bill
 from pellucid.counting.bill import BYTES
@@ -18,6 +16,7 @@ from pellucid.counting.number import Number
 from pellucid.counting.ranks import Split
 from pellucid.counting.training_memory import Way, training
 from pellucid.counting.training_ranks import TrainingGrid, of_rank
+from pellucid.documents.aim_bill import FULL, beside, longest_text
 from pellucid.documents.count import Scenario, device_of, document
 from pellucid.errors import PellucidError, UseError
 from pellucid.families import understand
@@ -27,13 +26,11 @@ from pellucid.nn.transformer import build
 from pellucid.training.optimizers import orthogonalised
 from pellucid.training.pipeline import tokenizer_table
 from pellucid.training.recipe import ONE_PROCESS, Recipe, read_recipe
-from pellucid.training.recipe_tables import DistilSettings, RanksSettings, RewardSettings
+from pellucid.training.recipe_tables import PreferSettings, RanksSettings, RewardSettings
 from pellucid.training.shards import TOKENIZER, load_tokenizer, size_of, taken
-from pellucid.training.start import base_folder
+from pellucid.training.start import base_folder, described
 from pellucid.training.texts import Texts
 from pellucid.watching.meta import META
-
-FULL = "float32"  # of moments, and of the weights that the optimizer changes
 
 
 @dataclass(frozen=True)
@@ -95,24 +92,25 @@ def recipe_bill(path: Path, device: str | None = None, price: float | None = Non
 
 def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price: float | None = None) -> RecipeBill:
     """Return the bill of a recipe whose data are texts."""
-    family, cfg = (
-        understand({**recipe.model, "vocab_size": ids_of(recipe, data)}, str(recipe.path)) if recipe.base is None else config_of(recipe)
-    )
+    if recipe.base is None:
+        family, cfg = understand({**recipe.model, "vocab_size": ids_of(recipe, data)}, str(recipe.path))
+    else:
+        family, cfg = described(base_folder(recipe))
     rows, dtype = recipe.train.micro or recipe.train.batch, recipe.train.dtype
     stored = (recipe.base.quant if recipe.base else None) or dtype
-    texts = rows * recipe.texts_a_row
-    bill = billed(cfg, family.name, recipe.name, data.length, texts, stored, dtype, device, plain=dtype)
+    texts, length = rows * recipe.texts_a_row, longest_text(recipe, data, cfg)
+    bill = billed(cfg, family.name, recipe.name, length, texts, stored, dtype, device, plain=dtype)
     bill.notes.append(say("count.recipe.note", forwards=recipe.train.batch // rows))
-    if isinstance(recipe.aim, DistilSettings):
-        bill.notes.append(say("count.recipe.teacher", teacher=recipe.aim.teacher))
+    if isinstance(recipe.aim, PreferSettings):
+        bill.notes.append(say("count.recipe.reference"))
     if isinstance(recipe.aim, RewardSettings):
-        bill.notes.append(say("count.recipe.draws", group=recipe.aim.group))
+        bill.notes.append(say("count.recipe.draws", group=recipe.aim.group, new=recipe.aim.new))
     steps: int | None = recipe.train.steps
     if recipe.length is not None:
         tokens = recipe.length.tokens
-        steps = None if tokens is None else math.ceil(tokens / (recipe.train.batch * recipe.texts_a_row * data.length))
+        steps = None if tokens is None else math.ceil(tokens / (recipe.train.batch * recipe.texts_a_row * length))
         bill.notes.append(say("count.recipe.epochs" if tokens is None else "count.recipe.least"))
-    way = way_of(recipe, family, cfg)
+    way = replace(way_of(recipe, data, family, cfg), beside=beside(recipe, data, bill))
     if recipe.train.optimizer == "muon" and recipe.adapter is None:
         matrices = (c for c in bill.weights if orthogonalised(c.path, len(c.weight.shape)))
         way = replace(way, single=sum(c.times * c.weight.count for c in matrices))
@@ -154,19 +152,12 @@ def gigabytes(n: Number | int) -> str:
     return f"{int(n) / 1e9:.1f}"
 
 
-def config_of(recipe: Recipe) -> tuple[Family, Config]:
-    """Return the family and the config of the folder that a recipe starts from."""
-    folder = Folder(base_folder(recipe))
-    family, cfg = understand(folder.config, str(folder.path / "config.json"))
-    return family, resolve(family, cfg, folder)
-
-
-def way_of(recipe: Recipe, family: Family, cfg: Config) -> Way:
+def way_of(recipe: Recipe, data: Texts, family: Family, cfg: Config) -> Way:
     """Return what trains, and in which dtypes. The matrices of an adapter are found as the run finds them, on a model without numbers."""
     a, s = recipe.adapter, recipe.train
-    logits = recipe.aim is None  # other losses have tensors of their own
     several = (s.micro or s.batch) < s.batch
-    every = Way(recompute=s.recompute, loss=logits, master=s.dtype != FULL, summed=several, copied=s.save_beside)
+    apart = data.pack == "documents" or isinstance(recipe.aim, RewardSettings)
+    every = Way(recompute=s.recompute, master=s.dtype != FULL, summed=several, packed=apart, copied=s.save_beside)
     if a is None:
         return every
     with META:

@@ -141,12 +141,18 @@ def named(name: str) -> str:
             return say("training.bill.at_backward")
         case "at_update":
             return say("training.bill.at_update")
+        case "at_reference":
+            return say("training.bill.at_reference")
+        case "at_draws":
+            return say("training.bill.at_draws")
+        case "at_teacher":
+            return say("training.bill.at_teacher")
         case _:
             return say("training.bill.part", part=name)
 
 
 def parts_of(counts: dict[str, Number]) -> Iterator[tuple[str, Number]]:
-    """Yield the kinds of memory of a bill by their names, and what is held at three moments of a step."""
+    """Yield the kinds of memory of a bill by their names, and what is held at the moments of a step."""
     yield from ((name.removeprefix("memory."), n) for name, n in counts.items() if name.startswith("memory.") and name != "memory.total")
 
 

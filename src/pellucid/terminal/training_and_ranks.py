@@ -20,14 +20,17 @@ from pellucid.terminal.table import Cell, Column, prose, table
 MEMORY = {
     "weights": "count.train.weights", "adapters": "count.train.adapters", "gradients": "count.train.gradients",
     "moments": "count.train.moments", "master": "count.train.master", "copy": "count.train.copy",
+    "teacher": "count.train.teacher",
     "activations": "count.train.activations", "loss": "count.train.loss",
     "at_loss": "count.train.at_loss", "at_backward": "count.train.at_backward", "at_update": "count.train.at_update",
+    "at_reference": "count.train.at_reference", "at_draws": "count.train.at_draws", "at_teacher": "count.train.at_teacher",
     "total": "count.train.memory",
 }  # fmt: skip
 FLOPS = {
     "forward": "count.train.forward", "adapters": "count.train.adapting", "backward": "count.train.backward",
-    "recompute": "count.train.recompute", "total": "count.train.work", "textbook": "count.train.textbook",
-    "attention": "count.train.attention", "idle": "count.train.idle",
+    "recompute": "count.train.recompute", "teacher": "count.train.of_teacher", "draws": "count.train.draws",
+    "total": "count.train.work", "textbook": "count.train.textbook", "attention": "count.train.attention",
+    "idle": "count.train.idle",
 }  # fmt: skip
 SENT = {
     "all_reduce": "count.ranks.all_reduce", "all_to_all": "count.ranks.all_to_all", "pipeline": "count.ranks.pipeline",

@@ -21,6 +21,9 @@ from pellucid.watching.tap import after
 Figures = dict[str, float]
 """Means over a batch's units that the log has beside the loss, by their names there."""
 
+LOGPROB_TABLES = 3
+"""Tables of rows × ids in float32 that the log-probabilities of targets hold at most: themselves, their gradients and the logits'."""
+
 
 class Judged(NamedTuple):
     """A batch's loss, the mean over its units, and the figures that its log line has."""

@@ -20,13 +20,18 @@ from pellucid.watching.tap import seen_by
 
 def divergence(teacher: Tensor, student: Tensor, temperature: float = 1.0, top: int | None = None) -> Tensor:
     """Return τ²·KL(teacher ‖ student) of each row, [rows]. teacher, student: logits [rows V].  top: of the teacher's ids, None for all."""
-    logq = (student / temperature).log_softmax(-1)
-    teacher = teacher / temperature
+    logq = (student if temperature == 1 else student / temperature).log_softmax(-1)  # no table of x / 1
+    teacher = teacher if temperature == 1 else teacher / temperature
     if top is not None and top < teacher.shape[-1]:
         teacher, ids = teacher.topk(top)
         logq = logq.gather(-1, ids)
     logp = teacher.log_softmax(-1)
     return temperature**2 * nn.functional.kl_div(logq, logp, reduction="none", log_target=True).sum(-1)
+
+
+def tables(settings: DistilSettings) -> int:
+    """Return how many tables of rows × ids in float32 the loss holds at most: both models' logits and what the divergence makes of them."""
+    return (7 if settings.top is None else 3) + (settings.temperature != 1)
 
 
 class Distillation(Criterion):
@@ -50,8 +55,8 @@ class Distillation(Criterion):
         student = model(*batch.inputs).flatten(0, 1)[real]
         ids = min(teacher.shape[-1], student.shape[-1])  # a table may have rows beyond the tokenizer's ids
         teacher, student = teacher[:, :ids], student[:, :ids].to(wide(student.dtype))
-        loss = divergence(teacher, student, self.settings.temperature, self.settings.top).mean()
         with torch.no_grad():
             nats = nn.functional.cross_entropy(student, targets[real])
             agreed = (student.argmax(-1) == teacher.argmax(-1)).to(student).mean()
+        loss = divergence(teacher, student, self.settings.temperature, self.settings.top).mean()
         return Judged(loss, {"nats": float(nats), "agreed": float(agreed)})

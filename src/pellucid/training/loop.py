@@ -230,9 +230,9 @@ class TrainingRun:
     def backward(self, numbers: list[int]) -> "Differentiated":
         """Compute the loss of a step on these documents, and its gradients. A TrainError if the loss is not finite."""
         started, value, figures = time.perf_counter(), 0.0, Figures()
+        self.weights.clear()  # before answers are drawn, which take memory of their own
         parts = self.batches(numbers)
         targets, units = self.ranks.totals([sum(map(targets_in, parts)), sum(map(self.criterion.units, parts))])
-        self.weights.clear()
         with self.ranks.computing():
             for part in self.forwards(numbers, parts, self.balance, int(units)):
                 value, figures = value + float(part.loss.detach()), added(figures, part.figures)

@@ -148,10 +148,11 @@ class Reward(Criterion):
         assert batch.of_texts is not None
         logits = model(*batch.inputs)
         a, reward, length, cut, engine = batch.of_texts.unbind(-1)
-        own, t = target_logprobs(logits, batch), self.settings.temperature
-        logprobs = own if t == 1 else target_logprobs(logits / t, batch)
+        with torch.no_grad():
+            gap = (summed(target_logprobs(logits, batch), batch).to(engine) - engine).abs()
+        t = self.settings.temperature
+        logprobs = target_logprobs(logits if t == 1 else logits / t, batch)
         loss = policy_loss(logprobs, a.to(logprobs), batch).mean()
-        gap = (summed(own.detach(), batch).to(engine) - engine).abs()
         figures = {"reward": reward, "length": length, "cut": cut, "gap": gap}
         return Judged(loss, {name: float(value.mean()) for name, value in figures.items()})
 

@@ -9,6 +9,8 @@ from pellucid.checkpoint.folder import GGUF, INDEX, WEIGHTS, Folder
 from pellucid.checkpoint.gguf.gguf_folder import GgufFolder
 from pellucid.checkpoint.new_adapter import new_adapter
 from pellucid.checkpoint.opening import open_module, place
+from pellucid.checkpoint.tied import resolve
+from pellucid.config import Config
 from pellucid.counting.sizes import judge_sizes
 from pellucid.errors import PellucidError, TrainError
 from pellucid.families import understand
@@ -82,6 +84,13 @@ def folder_named(recipe: Recipe, name: str) -> Path:
     """Return the folder of a model that the recipe names: relative to the recipe, a specimen's, or that of a hub id."""
     local = recipe.root / name
     return local if local.is_dir() else place(name)
+
+
+def described(path: Path) -> tuple[Family, Config]:
+    """Return the family and the config of a folder, without its weights."""
+    folder = Folder(path)
+    family, cfg = understand(folder.config, str(folder.path / "config.json"))
+    return family, resolve(family, cfg, folder)
 
 
 def origin(recipe: Recipe, start: Start) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""What an objective takes beside the step of its own model, and how many tables of rows × ids its loss holds.
+
+a teacher        its weights, in float32, all the time, and one forward without gradients for each of the student's
+drawn answers    before the first forward of a step, the keys and values of all its answers
+a preference     before the first step, log-probabilities by the first weights
+
+What a forward without gradients holds is seen in one on meta, where storages come and go as on a device.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pellucid.counting.bill import Bill
+from pellucid.counting.number import Number, product
+from pellucid.counting.training_peak import LiveBytes
+
+FLOAT = 4  # bytes of float32
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The bytes that are held at one moment of a run. bytes: beyond what lasts.  first: before the first step, when there are weights
+    alone.
+    """
+
+    name: str
+    bytes: Number
+    first: bool = False
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What an objective takes beside the step of its own model, by name. held: bytes all the time.  flops: of one forward's share.
+
+    tables: of rows × ids in float32, as many as its loss holds at most; None for those of the cross-entropy.
+    """
+
+    tables: int | None = None
+    held: tuple[tuple[str, Number], ...] = ()
+    moments: tuple[Moment, ...] = ()
+    flops: tuple[tuple[str, Number], ...] = ()
+
+
+NOTHING = Beside()
+
+
+def passing(forward: Callable[[], Tensor]) -> int:
+    """Return the most bytes that a forward on meta holds at once without gradients, beyond the weights."""
+    with LiveBytes() as tracker, torch.no_grad():
+        forward()
+        most: int = tracker.most
+    return most
+
+
+def of_teacher(tables: int, teacher: Bill, passed: int) -> Beside:
+    """Return what a teacher takes. teacher: its bill, for the student's rows.  passed: the bytes of its forward."""
+    weights = product("N·4", every=int(teacher["parameters.total"]), four=FLOAT)
+    moment = Moment("at_teacher", Number(passed, "forward"))
+    return Beside(tables, (("teacher", weights),), (moment,), (("teacher", Number(teacher["flops.prefill"].value, "prefill")),))
+
+
+def of_reference(tables: int, first: Bill, passed: int) -> Beside:
+    """Return what the first weights' log-probabilities take. first: the bill of one forward of theirs.  passed: the bytes of it."""
+    rows, vocab = first.setting.context * first.setting.batch, first.config.vocab
+    two = product("2·T·V·4", two=2, rows=rows, vocab=vocab, four=FLOAT)  # logits and log-probabilities
+    return Beside(tables, moments=(Moment("at_reference", Number(passed, "forward") if passed > two.value else two, first=True),))
+
+
+def of_draws(tables: int, prompts: Bill, written: Bill, new: int, held: int, passed: int) -> Beside:
+    """Return what drawing a step's answers takes. prompts: the bill of one forward's prompts.  written: of their answers, half written.
+
+    new: tokens of an answer, whose first one comes of the prompt.  held: rows of keys and values of all answers of a step.  passed: the
+    bytes of the forward that reads prompts.
+    """
+    row = int(written["cache.bytes_per_token"]) if "cache.bytes_per_token" in written else 0
+    cache = held * row
+    ids = 2 * written.setting.batch * written.config.vocab * FLOAT  # logits and log-probabilities of each answer's newest row
+    moment = Moment("at_draws", Number(cache + max(passed, ids), "cache + forward", f"{cache:,} + {max(passed, ids):,}"))
+    reading, writing = int(prompts["flops.prefill"]), int(written["flops.decode"])
+    work = Number(reading + (new - 1) * writing, "prefill + (new − 1)·decode", f"{reading:,} + {new - 1}·{writing:,}")
+    return Beside(tables, moments=(moment,), flops=(("draws", work),))

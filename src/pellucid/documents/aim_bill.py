@@ -1,0 +1,57 @@
+"""What a recipe's objective takes beside the step of its own model: a preference, a reward or a teacher."""
+
+from pellucid.api.count import billed
+from pellucid.config import Config
+from pellucid.counting import Bill
+from pellucid.counting.training_beside import NOTHING, Beside, of_draws, of_reference, of_teacher
+from pellucid.counting.training_memory import forward_bytes
+from pellucid.engine.generation import ROWS
+from pellucid.engine.memory import in_pages
+from pellucid.errors import TrainError
+from pellucid.nn.transformer import build
+from pellucid.training.criterion import LOGPROB_TABLES
+from pellucid.training.distillation import tables
+from pellucid.training.preference import TOGETHER
+from pellucid.training.recipe import Recipe
+from pellucid.training.recipe_tables import DistilSettings, PreferSettings, RewardSettings
+from pellucid.training.start import described, folder_named
+from pellucid.training.texts import Texts
+from pellucid.watching.meta import META
+
+FULL = "float32"  # of a teacher, and of first weights
+
+
+def longest_text(recipe: Recipe, data: Texts, cfg: Config) -> int:
+    """Return the most tokens of a text: a row's, or a prompt's as long and its answer's but the last one, which nothing follows."""
+    if not isinstance(recipe.aim, RewardSettings):
+        return data.length
+    longest = data.length + recipe.aim.new
+    if cfg.positions is not None and longest > cfg.positions:
+        raise TrainError("reward.positions", path=recipe.path, found=longest, most=cfg.positions)
+    return longest - 1
+
+
+def beside(recipe: Recipe, data: Texts, bill: Bill) -> Beside:
+    """Return what the recipe's objective takes beside the step that `bill` counts one forward of."""
+    aim, s = recipe.aim, bill.setting
+    packed = data.pack == "documents"
+    if isinstance(aim, DistilSettings):
+        family, cfg = described(folder_named(recipe, aim.teacher))
+        teacher = billed(cfg, family.name, aim.teacher, s.context, s.batch, FULL, FULL, plain=FULL)
+        return of_teacher(tables(aim), teacher, forward_bytes(teacher, packed))
+    if isinstance(aim, PreferSettings):
+        first = billed(bill.config, bill.family, bill.model, s.context, TOGETHER, s.weights, FULL, plain=FULL)
+        return of_reference(LOGPROB_TABLES, first, forward_bytes(first, True))
+    if isinstance(aim, RewardSettings):
+        prompts, every = s.batch // aim.group, recipe.train.batch
+
+        def counted(context: int, batch: int) -> Bill:
+            return billed(bill.config, bill.family, bill.model, context, batch, s.weights, s.activations, plain=s.activations)
+
+        with META:
+            held = in_pages(build(bill.config), data.length + aim.new) * every * aim.group
+        together = max(1, min(every, ROWS // data.length))
+        passed = forward_bytes(counted(min(data.length, ROWS), together), True, logits=False)
+        written = counted(data.length + (aim.new - 1) // 2, s.batch)
+        return of_draws(LOGPROB_TABLES, counted(data.length, prompts), written, aim.new, held, passed)
+    return NOTHING
