@@ -57,6 +57,7 @@ def texts_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> T
         "files": (patterns(files), FILES),
         "field": ("field" not in given or (one and isinstance(field, str)) or several, fields_allowed),
         "length": (type(length := given.get("length", 2)) is int and 2 <= length <= LONGEST_ROW, f"int 2 … {LONGEST_ROW}"),
+        "cache": (type(given.get("cache", True)) is bool, "true, false"),
         "held_out": (type(share := given.get("held_out", 0)) in (int, float) and 0 <= share <= 0.5, "number 0 … 0.5"),
         **{field: (field not in given or given[field] in allowed, ", ".join(allowed)) for field, allowed in form.choices.items()},
     }

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from pellucid.training.chats import Chats, TaughtDocument, taught_documents
 from pellucid.training.corpus import END_OF_TEXT, train_tokenizer
 from pellucid.training.objectives import number
 from pellucid.training.saves import digest
+from pellucid.training.shard_cache import ShardCache, cache_folder
 from pellucid.training.texts import Texts, grouped, read_documents, sources
 
 SCHEMA = 1
@@ -61,15 +63,17 @@ class Shards:
 
 
 def open_shards(data: Texts, tokenizer: Mapping[str, Any], folder: Path, began: bool, remake: bool = False) -> Shards:
-    """Return the shards in `folder`, made if they are not there or of other sources.
+    """Return the shards in `folder`, made or taken from an earlier run's if they are not there or of other sources.
 
     tokenizer: the [tokenizer] table.  began: the run has trained on them, so that other sources are refused.  remake: make damaged ones
     again; without it a damaged file is refused by its name.
     """
     files = sources(data)
+    before = [stamp_of(file) for file in files]
     hashes = {data.name(file): source_digest(file) for file in files}
     wanted = {"schema": SCHEMA, "sources": hashes, "field": field_of(data), "tokenizer": setting(data, tokenizer)}
     wanted |= {"groups": grouped(data)} if data.source else {}
+    cache = ShardCache(key_of(wanted), cache_folder() if data.cache else None)
     try:
         index = read_index(folder) if (folder / INDEX).exists() else None
         if index is not None and began:
@@ -79,7 +83,38 @@ def open_shards(data: Texts, tokenizer: Mapping[str, Any], folder: Path, began: 
     except TrainError as fault:
         if fault.key != "data.damaged" or not remake:
             raise
-    return read_shards(folder, make_shards(data, tokenizer, folder, files, wanted))
+    if not remake and cache.take(folder):
+        try:
+            return read_shards(folder, require_wanted(folder, wanted))
+        except TrainError:
+            cache.drop()
+    made = read_shards(folder, make_shards(data, tokenizer, folder, files, wanted))
+    if before == [stamp_of(file) for file in files]:  # else they may be of other texts than the hashes say
+        cache.keep(folder)
+    return made
+
+
+def key_of(wanted: Mapping[str, Any]) -> str:
+    """Return the hash of what shards depend on: sources in their order, settings, and the libraries that make ids of texts."""
+    about = [wanted, SHARD_TOKENS, version("tokenizers"), version("pellucid")]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+
+
+def stamp_of(file: Path) -> tuple[int, ...]:
+    """Return numbers that differ for any other file, and for any later content of this one."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def require_wanted(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the index of a folder of shards. A TrainError if it is damaged, or of other sources or settings."""
+    index = read_index(folder)
+    if any(index.get(key) != wanted.get(key) for key in {"groups", *wanted}):
+        raise TrainError("data.damaged", path=folder / INDEX)
+    return index
 
 
 def source_digest(file: Path) -> str:

@@ -36,6 +36,7 @@ class Texts:
     pack: "documents", several in a row and each apart; "stream", rows cut from one long text; or "none", a document a row.
     long: what becomes of a document longer than a row, "split", "drop", "cut" or "refuse".  held_out: the share that is not trained on.
     source: the sources that the files are of, with their weights; () if all weigh the same.
+    cache: the tokens are kept for later runs, and taken from earlier ones.
     """
 
     root: Path
@@ -46,6 +47,7 @@ class Texts:
     long: str = "split"
     held_out: float = 0.005
     source: tuple[MixedSource, ...] = ()
+    cache: bool = True
 
     def name(self, file: Path) -> str:
         """Return a file's name in the index: relative to the recipe if it lies below it."""

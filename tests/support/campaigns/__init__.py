@@ -30,6 +30,8 @@ from typing import Any, Protocol
 from pellucid.errors import PellucidError
 from pellucid.tokenizer.limited_process import START
 
+os.environ.setdefault("PELLUCID_CACHE", "")  # attempts keep nothing in a home
+
 LIMIT, PATIENCE = 10.0, 120.0  # seconds; on a busy machine only the first means anything
 FULL = {
     "safetensors": 1_000_000,
