@@ -259,6 +259,11 @@ CASES: dict[str, tuple[str, int, Setup]] = {
         2,
         taught(chats()[2], adapter='[adapter]\nrank = 2\ntargets = ["attn.qkv"]'),
     ),
+    "no target": (
+        r'r\.toml: adapter\.targets "zzz" matches no matrix; near: attn\.q, attn\.k, attn\.v, attn\.o, ffn\.up, ffn\.down',
+        2,
+        taught(chats()[2], adapter='[adapter]\nrank = 2\ntargets = ["zzz"]'),
+    ),
     "fused": (
         r"r\.toml: layers\.\S*attn\.q\S* is one matrix on disk with \S+.*; an adapter takes all of them or none",
         2,

@@ -9,7 +9,7 @@ import pytest
 from pellucid.errors import TrainError
 from pellucid.messages import phrases
 from pellucid.training.recipe import read_recipe
-from pellucid.training.texts import Texts, read_documents, sources
+from pellucid.training.texts import Texts, read_documents, read_entries, sources
 from test_recipe import written
 
 TEXTS: dict[str, str | None] = {"folder": None, "data__files": '["text/*.txt"]'}
@@ -22,8 +22,8 @@ def test_files_of_patterns(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
     data = Texts(tmp_path, ("c.jsonl", "text/*.txt", "text/**/*.txt", f"{tmp_path}/text/a.txt"))
     assert [data.name(f) for f in sources(data)] == ["c.jsonl", "text/a.txt", "text/b.txt", "text/deep/d.txt"]
-    (tmp_path / "e.csv").write_text("x")
-    for pattern, key in (("none/*.txt", "data.none"), ("text", "data.none"), ("e.csv", "data.kind"), ("..txt/**.txt", "data.none")):
+    (tmp_path / "e.pdf").write_text("x")
+    for pattern, key in (("none/*.txt", "data.none"), ("text", "data.none"), ("e.pdf", "data.kind"), ("..txt/**.txt", "data.none")):
         with pytest.raises(TrainError) as caught:
             sources(replace(data, files=("c.jsonl", pattern)))
         assert caught.value.key == key and "\n" not in str(caught.value)
@@ -35,6 +35,9 @@ DOCUMENTS: dict[str, tuple[bytes, list[str]]] = {
     "several.txt": ("  one\n<|endoftext|>\n<|endoftext|>\n二\n<|endoftext|>\n".encode(), ["  one", "二"]),
     "inside.txt": (b"a <|endoftext|> b", ["a <|endoftext|> b"]),
     "lines.jsonl": (b'{"text": "a\\r\\nb", "id": 3}\n\n{"text": "c"}', ["a\r\nb", "c"]),
+    "marks.md": ("# 标题\n\n- one\n".encode(), ["# 标题\n\n- one"]),
+    "cells.csv": ('\ufefftext,id\r\n"a, ""b""\r\nc",1\r\n\r\n二,2\r\n'.encode(), ['a, "b"\r\nc', "二"]),
+    "long.csv": (b'id,text\n1,"' + b"x" * 200_000 + b'"\n', ["x" * 200_000]),
     "mark.jsonl": (b'\xef\xbb\xbf{"text": "a"}\n', ["a"]),
 }
 
@@ -50,6 +53,13 @@ FAULTS: list[tuple[str, bytes, str, str]] = [
     ("a.txt", b"", "data.empty", "a.txt"),
     ("a.txt", b"\n\n<|endoftext|>\n", "data.empty", "a.txt"),
     ("b.jsonl", b"\n", "data.empty", "b.jsonl"),
+    ("c.csv", b"text\n", "data.empty", "c.csv"),
+    ("c.csv", b"", "data.column", 'c.csv: no column "text"; found: -'),
+    ("c.csv", b"text;id\na;1\n", "data.column", 'c.csv: no column "text"; found: text;id'),
+    ("c.csv", b"text,id\na,1\nb\n", "data.cells", "c.csv:3: 1 cells in a row; the first row names 2 columns"),
+    ("c.csv", b'text\n"a\nb\n', "data.csv", "c.csv:3: no CSV: unexpected end of data"),
+    ("c.csv", b"text\na\n\xff\n", "data.encoding", "c.csv: byte ff at offset 7"),
+    ("c.csv", b'text\n""\n', "data.blank", 'c.csv:2: "text" is an empty text'),
     ("a.txt", b"x" * 1023 + b"\n\xff", "data.encoding", "a.txt: byte ff at offset 1,024"),
     ("b.jsonl", b'{"text": "a"}\n{"text": "\xe4"}', "data.encoding", "b.jsonl: byte e4 at offset 24"),
     ("b.jsonl", b'{"text": "a"}\n{"text": }', "data.json", "b.jsonl:2:10: "),
@@ -72,6 +82,16 @@ def test_faults(name: str, content: bytes, key: str, named: str, tmp_path: Path)
         list(read_documents(tmp_path / name, "text"))
     assert caught.value.key == key and named in str(caught.value) and "\n" not in str(caught.value)
     assert phrases("zh")[key] != phrases("en")[key]
+
+
+def test_pairs_of_a_table(tmp_path: Path) -> None:
+    """Each row of a CSV file has the fields of a line of JSON, and the number of the line that it ends in."""
+    (tmp_path / "p.csv").write_text('prompt,chosen,rejected\na,"b\nc",d\ne,f,g\n', encoding="utf-8")
+    rows = [{"prompt": "a", "chosen": "b\nc", "rejected": "d"}, {"prompt": "e", "chosen": "f", "rejected": "g"}]
+    assert list(read_entries(tmp_path / "p.csv")) == [(3, rows[0]), (4, rows[1])]
+    (tmp_path / "a.md").write_text("a")
+    with pytest.raises(TrainError, match=r"allowed: \.jsonl, \.csv, \.parquet"):
+        list(read_entries(tmp_path / "a.md"))
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

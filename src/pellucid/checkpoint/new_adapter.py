@@ -80,8 +80,9 @@ def targeted(module: Module, family: Family, targets: Sequence[str]) -> dict[str
         if hits and tied.issuperset(hits):
             raise UseError("adapter.target.tied", name=hits[0])
         if not hits:
-            near = nearest(target, (short(path) for path in ours if path not in tied))
-            raise UseError("adapter.target", target=target, near=near)
+            names = dict.fromkeys(short(path) for path in ours if path not in tied)
+            near = nearest(target, names)
+            raise UseError("adapter.target", target=target, near=", ".join(names) if near == "-" else near)
         chosen.update(dict.fromkeys(path for path in hits if path not in tied))
     for path in chosen:
         together = [n.removesuffix(".weight") for n in known.linears[ours[path]].ours]

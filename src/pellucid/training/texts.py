@@ -1,8 +1,10 @@
 """Texts as documents: the files that a recipe names, read line by line; each fault is one line with its file and place.
 
 a.txt     one document, or several with a line <|endoftext|> between them. Nothing else parts a text: a blank line may belong to a poem
+a.md      likewise; its marks are text
 b.jsonl   a document a line, {"text": "..."}; `data.field` names the field
-c.parquet a document a row, in the column that `data.field` names
+c.csv     a document a row, in the column that `data.field` names; the first row has the columns' names
+c.parquet a document a row, likewise
 """
 
 import os
@@ -16,6 +18,7 @@ from pellucid.checkpoint.disk import reason, regular
 from pellucid.checkpoint.json_file import name_of, parse
 from pellucid.errors import TrainError
 from pellucid.training.corpus import END_OF_TEXT
+from pellucid.training.csv_rows import csv_rows
 from pellucid.training.parquet import MOST_NAMES, parquet_rows
 
 MARK = "\ufeff".encode()  # a byte-order mark, which some editors write before a text
@@ -136,12 +139,35 @@ def _column(content: IO[bytes], file: Path, field: str) -> Iterator[str]:
     return (entry_text(row, file, number, field) for number, row in parquet_rows(content, file, (field,)))
 
 
-READERS = {".txt": _plain, ".jsonl": _json_lines, ".parquet": _column}
-ENTRIES: dict[str, Callable[[IO[bytes], Path], Iterator[tuple[int, dict[str, Any]]]]] = {".jsonl": _entries, ".parquet": parquet_rows}
+def _decoded_lines(lines: IO[bytes], file: Path) -> Iterator[str]:
+    """Yield the lines of a text, without a mark before the first."""
+    offset = 0
+    for line in lines:
+        text = _decoded(line, offset, file)
+        yield text if offset else text.removeprefix("\ufeff")
+        offset += len(line)
+
+
+def _cells(lines: IO[bytes], file: Path, field: str) -> Iterator[str]:
+    """Yield the texts of a column of a CSV file."""
+    return (entry_text(row, file, number, field) for number, row in csv_rows(_decoded_lines(lines, file), file, (field,)))
+
+
+def _rows(lines: IO[bytes], file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the line of each row of a CSV file, and its cells by column."""
+    return csv_rows(_decoded_lines(lines, file), file)
+
+
+READERS = {".txt": _plain, ".md": _plain, ".jsonl": _json_lines, ".csv": _cells, ".parquet": _column}
+Entries = Iterator[tuple[int, dict[str, Any]]]
+ENTRIES: dict[str, Callable[[IO[bytes], Path], Entries]] = {".jsonl": _entries, ".csv": _rows, ".parquet": parquet_rows}
 
 
 def read_entries(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number of each line of a .jsonl file, or row of a .parquet, from 1, and its fields. A TrainError at its first fault."""
+    """Yield the number of each line of a .jsonl or .csv file, or row of a .parquet, from 1, and its fields.
+
+    A TrainError at its first fault.
+    """
     if file.suffix not in ENTRIES:
         raise TrainError("data.kind", path=file, allowed=", ".join(ENTRIES))
     try:
