@@ -46,6 +46,17 @@ def judged(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dic
     return code, document
 
 
+def test_a_run_that_is_opened_before_its_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """While its tokens are made, a folder has no run.json yet; any other folder is told what it lacks."""
+    (tmp_path / "run" / "data").mkdir(parents=True)
+    assert main(["open", str(tmp_path / "run"), "--no-browser"]) == 2 and "run.json" in capsys.readouterr().err
+    (tmp_path / "run" / "lock").touch()
+    assert main(["open", str(tmp_path / "run"), "--no-browser"]) == 2
+    assert "before its first step" in (said := capsys.readouterr().err) and said.count("\n") == 1
+    (tmp_path / "run" / "saves").mkdir()
+    assert main(["open", str(tmp_path / "run"), "--no-browser"]) == 2 and "run.json" in capsys.readouterr().err
+
+
 def test_trace_of_a_step(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The trace on disk has the step's tensors and gradients, to the bit; `--only` leaves the others out."""
     code, document = judged(capsys, "trace", finished, "--step", 9, "--save", tmp_path / "all")

@@ -68,6 +68,7 @@ def judge(name: str, ignore: Iterable[str] = ()) -> None:
     from pellucid.api.open_tokenizer import open_tokenizer, tokenizer_alone
     from pellucid.checkpoint.gguf.gguf_folder import gguf_of
     from pellucid.tracing import INDEX
+    from pellucid.training.pipeline import DATA, LOCK
     from pellucid.training.run_folder import RUN
 
     files = sorted(os.listdir(name)) if path.is_dir() else []
@@ -80,5 +81,7 @@ def judge(name: str, ignore: Iterable[str] = ()) -> None:
         from pellucid.families import understand
 
         understand(*config_of(name, ignore), ignore)
+    elif LOCK in files and {LOCK, DATA}.issuperset(files):
+        raise UseError("open.unbegun", folder=name)
     else:
         raise UseError("open.folder", folder=name, index=INDEX, run=RUN, found=All(files[:10]) if files else say("open.empty"))
