@@ -158,11 +158,11 @@ def test_the_draws(folder: Path, tmp_path: Path) -> None:
     assert bill.bill.setting.context == LENGTH + 16 - 1
 
 
-@pytest.mark.parametrize(("name", "missing"), [("distil", "held"), ("distil", "tables"), ("reward", "tables"), ("prefer", "tables")])
+@pytest.mark.parametrize(("name", "missing"), [("distil", "lasting"), ("distil", "tables"), ("reward", "tables"), ("prefer", "tables")])
 def test_each_part_counts(folder: Path, tmp_path: Path, name: str, missing: str) -> None:
     """Of a plain step the bill is within 2%, and without one part it is not (mutants)."""
     bill, took = both(folder, tmp_path, name)
-    without = replace(bill.way, beside=replace(bill.way.beside, **{missing: () if missing == "held" else 0}))
+    without = replace(bill.way, extra=replace(bill.way.extra, **{missing: () if missing == "lasting" else 0}))
     totals = [int(training(bill.bill, way)["memory.total"]) for way in (bill.way, without)]
     assert abs(totals[0] / took - 1) < 0.02 < 1 - totals[1] / took, (totals, took)
 

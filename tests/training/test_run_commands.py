@@ -52,7 +52,7 @@ def test_a_run_that_is_opened_before_its_first_step(tmp_path: Path, capsys: pyte
     assert main(["open", str(tmp_path / "run"), "--no-browser"]) == 2 and "run.json" in capsys.readouterr().err
     (tmp_path / "run" / "lock").touch()
     assert main(["open", str(tmp_path / "run"), "--no-browser"]) == 2
-    assert "before its first step" in (said := capsys.readouterr().err) and said.count("\n") == 1
+    assert "before its first step" in (line := capsys.readouterr().err) and line.count("\n") == 1
     (tmp_path / "run" / "saves").mkdir()
     assert main(["open", str(tmp_path / "run"), "--no-browser"]) == 2 and "run.json" in capsys.readouterr().err
 

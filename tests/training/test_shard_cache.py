@@ -161,12 +161,12 @@ def test_two_at_once(tmp_path: Path, cache: Path) -> None:
     recipe_of(tmp_path)
     honest = made.make_shards
 
-    def beside(*given: Any) -> Any:
+    def both(*given: Any) -> Any:
         with swapped(made, "make_shards", honest):
             opened(tmp_path, "other")
         return honest(*given)
 
-    with swapped(made, "make_shards", beside):
+    with swapped(made, "make_shards", both):
         opened(tmp_path, "one")
     (entry,) = entries(cache)
     opened(tmp_path, "one", remake=True)

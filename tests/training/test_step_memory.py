@@ -14,7 +14,7 @@ from pellucid.api.count import billed
 from pellucid.checkpoint.new_adapter import new_adapter
 from pellucid.counting import training_memory
 from pellucid.counting.number import Number, total
-from pellucid.counting.training_beside import Beside
+from pellucid.counting.training_extra import Extra
 from pellucid.counting.training_memory import Way, recomputed, training
 from pellucid.documents import count
 from pellucid.documents.recipe_bill import recipe_bill
@@ -119,7 +119,7 @@ def test_every_layer_under_adapters_counts(layers: int) -> None:
     )
     bill = billed(cfg, family.name, "llama", 32, 4, "float32", "float32", plain="float32")
     with swapped(training_memory, "working_of", lambda bill, way: dict.fromkeys((f"layers.{k.first}" for k in bill.reduced.kinds), 0)):
-        cost = training(bill, Way(rank=4, beside=Beside(tables=0)))
+        cost = training(bill, Way(rank=4, extra=Extra(tables=0)))
     row = 4 * 32 * 64 * 4
     kept = sum(int(cost[f"memory.{name}"]) for name in ("weights", "adapters", "gradients", "moments", "activations"))
     assert int(cost["memory.at_backward"]) == kept + row

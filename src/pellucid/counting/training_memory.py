@@ -21,7 +21,7 @@ from pellucid.counting.distinct import PLACE, Distinct
 from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
-from pellucid.counting.training_beside import NOTHING, Beside, Moment, passing
+from pellucid.counting.training_extra import NOTHING, Extra, MomentBytes, passing
 from pellucid.counting.training_peak import working
 from pellucid.counting.weights import axes_of
 from pellucid.families import family, known
@@ -41,7 +41,7 @@ class Way:
     """How to train. rank: of LoRA on every matrix of the layers, or None for all weights.  shards: ranks that share weights, gradients
     and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.  summed: gradients of several forwards are added, in
     float32.  packed: texts lie end to end in one row, each with its own attention, whose results are joined.
-    beside: what the objective takes in addition, and what its loss holds.
+    extra: what the objective takes in addition, and what its loss holds.
 
     copied: states are saved beside the steps, from a copy of weights and moments.
     single: the numbers of which the optimizer keeps one moment, as Muon does of its matrices, and not two.
@@ -55,7 +55,7 @@ class Way:
     master: bool = True
     summed: bool = False
     packed: bool = False
-    beside: Beside = NOTHING
+    extra: Extra = NOTHING
     copied: bool = False
     single: int = 0
     adapted: tuple[str, ...] | None = None
@@ -87,16 +87,16 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
         kinds["copy"] = total([("4·numbers", 1, Number(4 * trained)), ("moments", 1, kinds["moments"])])
     if way.shards > 1:
         kinds = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in kinds.items()}
-    kinds |= dict(way.beside.held)
+    kinds |= dict(way.extra.lasting)
     kept = activations(bill, way)
     out = {f"memory.{n}": x for n, x in kinds.items()}
     out["memory.activations"] = total(recomputed(bill, kept) if way.recompute else kept)
-    out["memory.loss"] = loss(bill, way.beside.tables, size)
+    out["memory.loss"] = loss(bill, way.extra.tables, size)
     moments = {
         "at_loss": at_loss(bill, out, way, kept),
         "at_backward": at_backward(bill, way, kinds, kept),
         "at_update": at_update(bill, way, kinds),
-        **{one.name: at_beside(kinds, one, way) for one in way.beside.moments},
+        **{one.name: at_extra(kinds, one, way) for one in way.extra.moments},
     }
     out |= {f"memory.{name}": n for name, n in moments.items()}
     name, most = max(moments.items(), key=lambda item: item[1].value)
@@ -105,7 +105,7 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
 
 
 def loss(bill: Bill, tables: int | None, size: int) -> Number:
-    """Return the bytes that the loss holds of logits and what is made of them. tables: see Beside.  size: bytes of a logit."""
+    """Return the bytes that the loss holds of logits and what is made of them. tables: see Extra.  size: bytes of a logit."""
     rows, vocab = bill.setting.context * bill.setting.batch, bill.config.vocab
     if tables is not None or size == 4:  # the cross-entropy's are log-probabilities, their gradient and the logits'
         count = 3 if tables is None else tables
@@ -115,12 +115,12 @@ def loss(bill: Bill, tables: int | None, size: int) -> Number:
     return Number(value, f"2·T·V·{size} + rows·V·{wide}", f"2·{rows:,}·{vocab:,}·{size} + {few}·{vocab:,}·{wide}")
 
 
-def at_beside(kinds: Mapping[str, Number], one: Moment, way: Way) -> Number:
+def at_extra(kinds: Mapping[str, Number], one: MomentBytes, way: Way) -> Number:
     """Return the bytes held at a moment beside the step's own. Before the first step there are neither moments nor gradients."""
     names = ("weights", "adapters", "teacher")
     always = [entry for entry in lasting(kinds) if not one.first or entry[0] in names]
     gradients = [("gradients", 1, kinds["gradients"])] if way.summed and one.name == "at_teacher" else []
-    return total([*always, *gradients, ("beside", 1, one.bytes)])
+    return total([*always, *gradients, ("extra", 1, one.bytes)])
 
 
 def lasting(kinds: Mapping[str, Number]) -> list[tuple[str, int, Number]]:
@@ -214,7 +214,7 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
         out["flops.backward"] = Number(value, "2·T·matrices + 2·attention", f"2·{rows:,}·{through:,} + 2·{mixing.value:,}")
     if way.recompute:
         out["flops.recompute"] = blocks_of(bill)
-    out |= {f"flops.{name}": n for name, n in way.beside.flops}
+    out |= {f"flops.{name}": n for name, n in way.extra.flops}
     out["flops.total"] = total([(n.removeprefix("flops."), 1, x) for n, x in out.items()])
     if crosses:
         return out

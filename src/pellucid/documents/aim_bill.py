@@ -3,7 +3,7 @@
 from pellucid.api.count import billed
 from pellucid.config import Config
 from pellucid.counting import Bill
-from pellucid.counting.training_beside import NOTHING, Beside, of_draws, of_reference, of_teacher
+from pellucid.counting.training_extra import NOTHING, Extra, of_draws, of_reference, of_teacher
 from pellucid.counting.training_memory import forward_bytes
 from pellucid.engine.generation import ROWS
 from pellucid.engine.memory import in_pages
@@ -31,7 +31,7 @@ def longest_text(recipe: Recipe, data: Texts, cfg: Config) -> int:
     return longest - 1
 
 
-def beside(recipe: Recipe, data: Texts, bill: Bill) -> Beside:
+def extra_of(recipe: Recipe, data: Texts, bill: Bill) -> Extra:
     """Return what the recipe's objective takes beside the step that `bill` counts one forward of."""
     aim, s = recipe.aim, bill.setting
     packed = data.pack == "documents"
@@ -49,9 +49,9 @@ def beside(recipe: Recipe, data: Texts, bill: Bill) -> Beside:
             return billed(bill.config, bill.family, bill.model, context, batch, s.weights, s.activations, plain=s.activations)
 
         with META:
-            held = in_pages(build(bill.config), data.length + aim.new) * every * aim.group
+            rows = in_pages(build(bill.config), data.length + aim.new) * every * aim.group
         together = max(1, min(every, ROWS // data.length))
         passed = forward_bytes(counted(min(data.length, ROWS), together), True, logits=False)
         written = counted(data.length + (aim.new - 1) // 2, s.batch)
-        return of_draws(LOGPROB_TABLES, counted(data.length, prompts), written, aim.new, held, passed)
+        return of_draws(LOGPROB_TABLES, counted(data.length, prompts), written, aim.new, rows, passed)
     return NOTHING

@@ -16,7 +16,7 @@ from pellucid.counting.number import Number
 from pellucid.counting.ranks import Split
 from pellucid.counting.training_memory import Way, training
 from pellucid.counting.training_ranks import TrainingGrid, of_rank
-from pellucid.documents.aim_bill import FULL, beside, longest_text
+from pellucid.documents.aim_bill import FULL, extra_of, longest_text
 from pellucid.documents.count import Scenario, device_of, document
 from pellucid.errors import PellucidError, UseError
 from pellucid.families import understand
@@ -110,7 +110,7 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
         tokens = recipe.length.tokens
         steps = None if tokens is None else math.ceil(tokens / (recipe.train.batch * recipe.texts_a_row * length))
         bill.notes.append(say("count.recipe.epochs" if tokens is None else "count.recipe.least"))
-    way = replace(way_of(recipe, data, family, cfg), beside=beside(recipe, data, bill))
+    way = replace(way_of(recipe, data, family, cfg), extra=extra_of(recipe, data, bill))
     if recipe.train.optimizer == "muon" and recipe.adapter is None:
         matrices = (c for c in bill.weights if orthogonalised(c.path, len(c.weight.shape)))
         way = replace(way, single=sum(c.times * c.weight.count for c in matrices))

@@ -4,7 +4,7 @@
 
 The key is a hash of what shards depend on. Files are hard links where the disk allows it, so they are there once; deleting the folder costs
 no run anything. A folder of shards is renamed into place when it is complete, so of two runs at once one wins, and a kill leaves nothing
-that is read. Whoever takes shards checks their SHA-256 as if they were its own. A cache that cannot be read or written is passed over.
+that is read. A run checks the SHA-256 of what it takes as of its own. A cache that cannot be read or written is passed over.
 """
 
 import os

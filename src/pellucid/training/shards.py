@@ -103,10 +103,10 @@ def key_of(wanted: Mapping[str, Any]) -> str:
 def stamp_of(file: Path) -> tuple[int, ...]:
     """Return numbers that differ for any other file, and for any later content of this one."""
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def require_wanted(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:

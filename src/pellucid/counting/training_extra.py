@@ -21,7 +21,7 @@ FLOAT = 4  # bytes of float32
 
 
 @dataclass(frozen=True)
-class Moment:
+class MomentBytes:
     """The bytes that are held at one moment of a run. bytes: beyond what lasts.  first: before the first step, when there are weights
     alone.
     """
@@ -32,19 +32,19 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What an objective takes beside the step of its own model, by name. held: bytes all the time.  flops: of one forward's share.
+class Extra:
+    """What an objective takes beside the step of its own model, by name. lasting: bytes all the time.  flops: of one forward's share.
 
     tables: of rows × ids in float32, as many as its loss holds at most; None for those of the cross-entropy.
     """
 
     tables: int | None = None
-    held: tuple[tuple[str, Number], ...] = ()
-    moments: tuple[Moment, ...] = ()
+    lasting: tuple[tuple[str, Number], ...] = ()
+    moments: tuple[MomentBytes, ...] = ()
     flops: tuple[tuple[str, Number], ...] = ()
 
 
-NOTHING = Beside()
+NOTHING = Extra()
 
 
 def passing(forward: Callable[[], Tensor]) -> int:
@@ -55,30 +55,30 @@ def passing(forward: Callable[[], Tensor]) -> int:
     return most
 
 
-def of_teacher(tables: int, teacher: Bill, passed: int) -> Beside:
+def of_teacher(tables: int, teacher: Bill, passed: int) -> Extra:
     """Return what a teacher takes. teacher: its bill, for the student's rows.  passed: the bytes of its forward."""
     weights = product("N·4", every=int(teacher["parameters.total"]), four=FLOAT)
-    moment = Moment("at_teacher", Number(passed, "forward"))
-    return Beside(tables, (("teacher", weights),), (moment,), (("teacher", Number(teacher["flops.prefill"].value, "prefill")),))
+    moment = MomentBytes("at_teacher", Number(passed, "forward"))
+    return Extra(tables, (("teacher", weights),), (moment,), (("teacher", Number(teacher["flops.prefill"].value, "prefill")),))
 
 
-def of_reference(tables: int, first: Bill, passed: int) -> Beside:
+def of_reference(tables: int, first: Bill, passed: int) -> Extra:
     """Return what the first weights' log-probabilities take. first: the bill of one forward of theirs.  passed: the bytes of it."""
     rows, vocab = first.setting.context * first.setting.batch, first.config.vocab
     two = product("2·T·V·4", two=2, rows=rows, vocab=vocab, four=FLOAT)  # logits and log-probabilities
-    return Beside(tables, moments=(Moment("at_reference", Number(passed, "forward") if passed > two.value else two, first=True),))
+    return Extra(tables, moments=(MomentBytes("at_reference", Number(passed, "forward") if passed > two.value else two, first=True),))
 
 
-def of_draws(tables: int, prompts: Bill, written: Bill, new: int, held: int, passed: int) -> Beside:
+def of_draws(tables: int, prompts: Bill, written: Bill, new: int, rows: int, passed: int) -> Extra:
     """Return what drawing a step's answers takes. prompts: the bill of one forward's prompts.  written: of their answers, half written.
 
-    new: tokens of an answer, whose first one comes of the prompt.  held: rows of keys and values of all answers of a step.  passed: the
+    new: tokens of an answer, whose first one comes of the prompt.  rows: of keys and values of all answers of a step.  passed: the
     bytes of the forward that reads prompts.
     """
     row = int(written["cache.bytes_per_token"]) if "cache.bytes_per_token" in written else 0
-    cache = held * row
+    cache = rows * row
     ids = 2 * written.setting.batch * written.config.vocab * FLOAT  # logits and log-probabilities of each answer's newest row
-    moment = Moment("at_draws", Number(cache + max(passed, ids), "cache + forward", f"{cache:,} + {max(passed, ids):,}"))
+    moment = MomentBytes("at_draws", Number(cache + max(passed, ids), "cache + forward", f"{cache:,} + {max(passed, ids):,}"))
     reading, writing = int(prompts["flops.prefill"]), int(written["flops.decode"])
     work = Number(reading + (new - 1) * writing, "prefill + (new − 1)·decode", f"{reading:,} + {new - 1}·{writing:,}")
-    return Beside(tables, moments=(moment,), flops=(("draws", work),))
+    return Extra(tables, moments=(moment,), flops=(("draws", work),))
