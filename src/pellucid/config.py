@@ -27,10 +27,11 @@ from pellucid.state_config import ShortConv as ShortConv
 
 @dataclass(frozen=True)
 class Temper:
-    """Queries that grow with their position p, times 1 + scale · ln(1 + ⌊(p + 1) / floor⌋), arXiv 2501.19399."""
+    """Queries that grow with their position p, times 1 + scale · ln(1 + ⌊(p + first) / floor⌋), arXiv 2501.19399."""
 
     floor: int
     scale: float
+    first: int = 1  # the number of the first position: 1 in Llama 4, 0 in Ministral 3
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class Index:
     width: int  # of one head
     chosen: int
     eps: float = 1e-6
+    side_by_side: bool = False  # the pairs of channels that turn (GLM-5), not half a width apart
 
     stored: ClassVar[tuple[str, ...]] = ("K",)
 
@@ -240,7 +242,7 @@ class Layer:
     before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own;
     "after": after each part, of what it made (OLMo 2);  "half": before the feed-forward part alone (ModernBERT's first block, whose rows
     come from a norm);  "bare": as "pre", without the sums.  gain: of what each part made, before it is
-    added (Granite).  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).  second: what mixes the same normed
+    added (Granite), and behind the norm of a sandwich.  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).  second: what mixes the same normed
     rows beside attention, so that both are added (Falcon-H1).  factors: of what a part makes, ("mamba", 0.5), or reads, ("mamba.in", 2.0).
     """
 

@@ -220,10 +220,11 @@ def test_numbers_as_a_dtype_holds_them() -> None:
                 )
 
 
+@pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_queries_that_grow(dtype: torch.dtype) -> None:
-    x, at, spec = rand(1, 4, 3, 8, dtype=dtype), torch.tensor([[0, 8, 9, 4000]]), Temper(5, 0.7)
-    growth = 1 + 0.7 * torch.log1p(((at + 1) // 5).double())[..., None, None]
+def test_queries_that_grow(dtype: torch.dtype, first: int) -> None:
+    x, at, spec = rand(1, 4, 3, 8, dtype=dtype), torch.tensor([[0, 8 + (1 - first), 9 + (1 - first), 4000]]), Temper(5, 0.7, first)
+    growth = 1 + 0.7 * torch.log1p(((at + first) // 5).double())[..., None, None]
     with native.off():
         theirs = ops.scale_by_position(x, at, spec)
     assert no_worse(ops.scale_by_position(x, at, spec), theirs, x.double() * growth)

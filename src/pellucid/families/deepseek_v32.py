@@ -22,19 +22,23 @@ def kinds(hf: Fields) -> list[str]:
     return [DENSE if i < dense else SPARSE for i in range(layers)]
 
 
-def latent(hf: Fields) -> c.Latent:
+def latent(hf: Fields, heads: int = 64) -> c.Latent:
+    """Return MLA with its indexer. heads: the indexer's, where the file does not say."""
     hf.fixed("rope_interleave", True)
     attn, chosen = deepseek_v3.latent(hf), hf.integer("index_topk", 2048)
     hf.relate(attn.q_rank is not None, "q_lora_rank > 0", q_lora_rank=attn.q_rank)
-    index = c.Index(hf.integer("index_n_heads", 64), hf.integer("index_head_dim", 128), chosen)
+    index = c.Index(hf.integer("index_n_heads", heads), hf.integer("index_head_dim", 128), chosen)
     hf.relate(index.width >= attn.rope.width, "index_head_dim >= qk_rope_head_dim", index_head_dim=index.width, turned=attn.rope.width)
     return replace(attn, index=index)
 
 
-def config(hf: Fields) -> c.Config:
-    attn, moe = latent(hf), deepseek_v3.moe(hf)
+def layers(hf: Fields, attn: c.Latent, moe: c.Moe) -> tuple[c.Layer, ...]:
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
-    return llama.decoder(hf, tuple(c.Layer(attn, mlp if kind == DENSE else moe) for kind in kinds(hf)))
+    return tuple(c.Layer(attn, mlp if kind == DENSE else moe) for kind in kinds(hf))
+
+
+def config(hf: Fields) -> c.Config:
+    return llama.decoder(hf, layers(hf, latent(hf), deepseek_v3.moe(hf)))
 
 
 INDEXER = {"wq_b": "q", "wk": "k", "k_norm": "k_norm", "weights_proj": "weights"}

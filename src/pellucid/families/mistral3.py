@@ -1,22 +1,26 @@
-"""Mistral Small 3.1 and later (2025), which see: their text model, a Mistral."""
+"""Mistral Small 3.1 and later, and Ministral 3 (2025), which see: their text model, a Mistral or a Ministral 3."""
 
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pellucid import config as c
-from pellucid.families import llama, mistral, multimodal
+from pellucid.families import llama, ministral3, mistral, multimodal
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 
-TEXT_MODEL = "mistral"
+TEXT_MODELS = {"mistral": mistral.FAMILY, "ministral3": ministral3.FAMILY}
 VISION = {"multimodal_projector_bias", "projector_hidden_act", "spatial_merge_size", "vision_feature_layer"}
 
 
 def config(hf: Fields) -> c.Config:
-    text = multimodal.text(hf, TEXT_MODEL, {})
+    hf.get("text_config")
+    inner = hf.part("text_config")
+    assert inner is not None
+    kind = inner.choice("model_type", {name: name for name in TEXT_MODELS})
+    text = multimodal.text(hf, kind, {})
     hf.read |= VISION
-    return replace(mistral.config(text), tied=hf.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False)))
+    return replace(TEXT_MODELS[kind].config(text), tied=hf.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False)))
 
 
 def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
@@ -25,7 +29,8 @@ def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
 
 
 def saved_config(hf: Mapping[str, Any]) -> dict[str, Any]:
-    return multimodal.file(hf, TEXT_MODEL, mistral.FAMILY.architecture, {})
+    kind = hf["text_config"]["model_type"]
+    return multimodal.file(hf, kind, TEXT_MODELS[kind].architecture, {})
 
 
 FAMILY = Family(
@@ -35,5 +40,5 @@ FAMILY = Family(
     respell=multimodal.respell,
     resolve=resolve,
     saved_config=saved_config,
-    text_model=TEXT_MODEL,
+    text_model=" | ".join(TEXT_MODELS),
 )

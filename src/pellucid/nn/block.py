@@ -122,15 +122,21 @@ class PostBlock(Block):
 
 
 class SandwichBlock(Block):
-    """A norm before each part, and one more of what it made, before the sum (Gemma 2, arXiv 2408.00118)."""
+    """A norm before each part, and one more of what it made, before the sum (Gemma 2, arXiv 2408.00118). A gain stands behind both."""
+
+    def __init__(self, cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> None:
+        super().__init__(cfg, spec, table)
+        self.gain, self.last_gain = None, self.gain  # before the norm it would change next to nothing
 
     def add_norms(self, part: str, cfg: c.Config) -> None:
         super().add_norms(part, cfg)
         self.add_module(f"{part}_post_norm", NORMS[cfg.norm](cfg.width, cfg.eps))
 
     def sum(self, x: Tensor, part: str, total: str, step: Step) -> Tensor:
-        y = self.run(part, self.normed(f"{part}_norm", x), step)
-        return tap(ops.add(x, self.normed(f"{part}_post_norm", y)), f"{total}: B T D")
+        y = self.normed(f"{part}_post_norm", self.run(part, self.normed(f"{part}_norm", x), step))
+        if self.last_gain is not None:
+            y = tap(ops.scaled(y, self.last_gain), f"{part}_scaled: B T D")
+        return tap(ops.add(x, y), f"{total}: B T D")
 
 
 class AfterBlock(Block):

@@ -20,7 +20,7 @@ class Indexer(nn.Module):
 
     def __init__(self, cfg: c.Config, spec: c.Index, latent: int) -> None:
         super().__init__()
-        self.width, self.chosen = spec.width, spec.chosen
+        self.width, self.chosen, self.side_by_side = spec.width, spec.chosen, spec.side_by_side
         self.q = Linear(latent, spec.heads * spec.width, False)
         self.k, self.k_norm = Linear(cfg.width, spec.width, False), LayerNorm(spec.width, spec.eps)
         self.weights = WideLinear(cfg.width, spec.heads, False)
@@ -28,9 +28,9 @@ class Indexer(nn.Module):
     def forward(self, x: Tensor, q_latent: Tensor, angles: tuple[Tensor, Tensor], rope: c.Rope, step: Step) -> list[Tensor]:
         q = tap(self.q(q_latent).unflatten(-1, (-1, self.width)), "q: B T H K")
         k = tap(self.k_norm(tap(self.k(x), "k: B T K")), "k_norm: B T K")
-        # halves turn here, whatever pairs turn in the attention that this serves
-        q = tap(ops.rotate(q, angles, False, rope), "q_rot: B T H K")
-        k = tap(ops.rotate(k.unsqueeze(2), angles, False, rope).squeeze(2), "k_rot: B T K")
+        # the pairs that turn here need not be those of the attention that this serves
+        q = tap(ops.rotate(q, angles, self.side_by_side, rope), "q_rot: B T H K")
+        k = tap(ops.rotate(k.unsqueeze(2), angles, self.side_by_side, rope).squeeze(2), "k_rot: B T K")
         weights = tap(self.weights(x), "weights: B T H")
         return ops.choose(q, weights, step.store(self, k), step.mask or causal, self.chosen)
 

@@ -27,7 +27,8 @@ def row(m: Operands) -> str:
 
 def growth(m: Operands) -> str:
     """Write the factor of `scale_by_position`."""
-    return f"1 + {plain(m.setting('scale', 'scale'))} · ln(1 + ⌊(t + 1) / {m.setting('floor', 'floor')}⌋)"
+    place = "(t + 1)" if m.setting("first", 1) else "t"
+    return f"1 + {plain(m.setting('scale', 'scale'))} · ln(1 + ⌊{place} / {m.setting('floor', 'floor')}⌋)"
 
 
 LINEAR = OpKind("linear", lambda m: f"{m.x} · {m.matrix}ᵀ{m.bias}", product=True, labels={"weight": lambda m: m.matrix}, result="product")
@@ -160,18 +161,18 @@ def dropped(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def scale_by_position(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
-    """Multiply queries [B T H K] by 1 + scale · ln(1 + ⌊(t + 1) / floor⌋), t of places [B T]."""
+    """Multiply queries [B T H K] by 1 + scale · ln(1 + ⌊(t + first) / floor⌋), t of places [B T]."""
 
     def growth() -> Tensor:
-        return 1 + spec.scale * ((places + 1) // spec.floor).to(wide(x.dtype)).log1p()[..., None, None]
+        return 1 + spec.scale * ((places + spec.first) // spec.floor).to(wide(x.dtype)).log1p()[..., None, None]
 
     fast = native.fits_scale_by_position(x, places)
-    y = native.scale_by_position(x, places, spec.floor, spec.scale) if fast else (x * growth()).to(x.dtype)
+    y = native.scale_by_position(x, places + (spec.first - 1), spec.floor, spec.scale) if fast else (x * growth()).to(x.dtype)
 
     def terms(i: Index) -> Terms:
         return Terms(x=x[i], growth=growth().expand(x.shape)[i]).of(t=places.expand(x.shape[:2])[i[:2]])
 
-    return note(y, TEMPERED.name, (x,), (), terms, settings=lambda: {"floor": spec.floor, "scale": spec.scale})
+    return note(y, TEMPERED.name, (x,), (), terms, settings=lambda: {"floor": spec.floor, "scale": spec.scale, "first": spec.first})
 
 
 def gather(x: Tensor, token: Tensor) -> Tensor:
