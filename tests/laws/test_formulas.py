@@ -49,7 +49,7 @@ WITHIN = {
     "kimi_k2": "deepseek_v3",
 }
 WITHIN |= {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
-WITHIN |= {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}  # model types that are another's model
+WITHIN |= {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text", "minicpm": "granite"}  # model types that are another's model
 DISTANT = replace(GPT2, positions=None, layers=(replace(GPT2.layers[0], attn=c.Attention(4, 4, 8, distances=True)),) * 2)
 MADE: dict[str, c.Config] = {**FAMILIES, **test_orders.SHAPES, **test_left_out.SHAPES, **test_low_rank.SHAPES, "distant": DISTANT}
 SPECIMENS = ("capitals", "capitals-bert", "capitals-deepseek", "capitals-llama", "capitals-prefix", "capitals-t5", "reader")

@@ -22,8 +22,8 @@ def latent(hf: Fields) -> c.Latent:
     return c.Latent(heads, q_rank, kv_rank, key, hf.integer("v_head_dim"), turn, hf.flag("attention_bias", False), scale=scale)
 
 
-def moe(hf: Fields, normalised: bool = True) -> c.Moe:
-    """Return DeepSeek-V3's experts. normalised: whether shares are, where the file does not say."""
+def moe(hf: Fields, normalised: bool = True, shared: str = "n_shared_experts") -> c.Moe:
+    """Return DeepSeek-V3's experts. normalised: whether shares are, where the file does not say.  shared: the field of their number."""
     hf.fixed("scoring_func", "sigmoid", "noaux_tc")  # dots.llm1's files give the method's name here too
     hf.fixed("topk_method", "noaux_tc")
     hf.fixed("moe_layer_freq", 1)
@@ -33,7 +33,7 @@ def moe(hf: Fields, normalised: bool = True) -> c.Moe:
         experts,
         chosen,
         width,
-        shared=hf.integer("n_shared_experts", low=0) * width,
+        shared=hf.integer(shared, low=0) * width,
         groups=groups,
         groups_chosen=kept,
         scale=hf.number("routed_scaling_factor"),

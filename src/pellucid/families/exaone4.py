@@ -16,7 +16,8 @@ def kinds(hf: Fields, window: int | None) -> list[str]:
     return gemma2.kinds(hf, hf.integer("sliding_window_pattern", 4))
 
 
-def config(hf: Fields) -> c.Config:
+def attentions(hf: Fields) -> list[c.Attention]:
+    """Return each layer's attention."""
     hf.maybe("num_key_value_heads", stated=True)
     attn = llama.attention(hf, qk_norm=True)
     window = hf.maybe("sliding_window", stated=True)
@@ -24,7 +25,11 @@ def config(hf: Fields) -> c.Config:
     if window is None and gemma2.SLIDING in own:
         raise hf.fault("sliding_window", window, "int > 0")
     by_kind = {gemma2.FULL: attn if window is None else replace(attn, rope=None), gemma2.SLIDING: replace(attn, window=window)}
-    return olmo2.decoder(hf, [by_kind[kind] for kind in own])
+    return [by_kind[kind] for kind in own]
+
+
+def config(hf: Fields) -> c.Config:
+    return olmo2.decoder(hf, attentions(hf))
 
 
 FAMILY = Family(config=config, rules=olmo2.RULES, ignored=llama.IGNORED, architecture="Exaone4ForCausalLM")

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from pellucid import config as c
-from pellucid.families import granite, granitemoe, llama, mamba_fields, moe_fields
+from pellucid.families import granite, granitemoe, granitemoeshared, llama, mamba_fields, moe_fields
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import SPLIT, Rule
+from pellucid.families.names import Rule
 
 KINDS = {"mamba": "mamba", "linear_attention": "mamba", "attention": "attn", "full_attention": "attn"}
 
@@ -51,8 +51,7 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
         *granitemoe.RULES,
         Rule(f"{LAYER}input_layernorm.*", "layers.{i}.mamba_norm.*"),
         *mamba_fields.rules(f"{LAYER}mamba"),
-        Rule(f"{LAYER}shared_mlp.input_linear.*", (f"{network}.gate.*", f"{network}.up.*"), SPLIT),
-        Rule(f"{LAYER}shared_mlp.output_linear.*", f"{network}.down.*"),
+        *granitemoeshared.shared(network),
     )
 
 

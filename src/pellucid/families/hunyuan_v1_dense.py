@@ -27,7 +27,8 @@ def grown(hf: Fields, turn: c.Rope) -> c.Rope:
     return replace(turn, theta=turn.theta * scaling.number("alpha") ** (turn.width / (turn.width - 2)), scaling=None)
 
 
-def config(hf: Fields) -> c.Config:
+def attention(hf: Fields) -> c.Attention:
+    """Return the attention, and refuse what no Hunyuan model that is read here has."""
     hf.read |= set(SILENT.split())
     for name, value in {
         "use_cla": False,
@@ -35,12 +36,16 @@ def config(hf: Fields) -> c.Config:
         "use_rotary_pos_emb": True,
         "mlp_bias": False,
         "norm_type": "rms",
-        "num_experts": 1,
     }.items():
         hf.fixed(name, value)
     attn = llama.attention(hf, qk_norm=True)
     assert attn.rope is not None
-    attn = replace(attn, rope=grown(hf, attn.rope), norm_turned=True)
+    return replace(attn, rope=grown(hf, attn.rope), norm_turned=True)
+
+
+def config(hf: Fields) -> c.Config:
+    hf.fixed("num_experts", 1)
+    attn = attention(hf)
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
     return llama.decoder(hf, (c.Layer(attn, mlp),) * hf.integer("num_hidden_layers", high=100_000), eps=1e-5)
 
