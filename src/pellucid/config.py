@@ -242,8 +242,9 @@ class Layer:
     before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own;
     "after": after each part, of what it made (OLMo 2);  "half": before the feed-forward part alone (ModernBERT's first block, whose rows
     come from a norm);  "bare": as "pre", without the sums.  gain: of what each part made, before it is
-    added (Granite), and behind the norm of a sandwich.  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).  second: what mixes the same normed
-    rows beside attention, so that both are added (Falcon-H1).  factors: of what a part makes, ("mamba", 0.5), or reads, ("mamba.in", 2.0).
+    added (Granite), and behind the norm of a sandwich.  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).
+    second: what mixes the same normed rows beside attention, so that both are added (Falcon-H1).  factors: of what a part makes,
+    ("mamba", 0.5), or reads, ("mamba.in", 2.0).
     """
 
     attn: AnyAttention

@@ -19,7 +19,8 @@ def bias(hf: Fields, name: str, published: str) -> bool:
 def config(hf: Fields) -> c.Config:
     hf.maybe("num_key_value_heads", stated=True)
     own, mlp_bias = bias(hf, "attention_bias", "qkv_bias"), bias(hf, "mlp_bias", "bias")
-    hf.relate(own == mlp_bias, "qkv_bias == bias (attention_bias == mlp_bias)", qkv_bias=own, bias=mlp_bias)  # transformers has one setting for q, k, v and o
+    # transformers has one setting for all of them
+    hf.relate(own == mlp_bias, "qkv_bias == bias (attention_bias == mlp_bias)", qkv_bias=own, bias=mlp_bias)
     attn = replace(llama.attention(hf, head=128), bias=own, out_bias=own)
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"), bias=mlp_bias)
     return llama.decoder(hf, (c.Layer(attn, mlp),) * hf.integer("num_hidden_layers", high=100_000), eps=1e-5)
