@@ -129,6 +129,7 @@ class Latent(AttentionSpec):
     eps: float = 1e-6
     scale: float | None = None  # None: (key + rope.width) ** -0.5
     index: Index | None = None
+    grows: Temper | None = None  # queries, as Attention.temper says (Mistral 4)
     form: str | None = None  # "expanded" or "absorbed", two ways to the same numbers; None: in each step the one with fewer products
 
     kind: ClassVar[str] = "MLA"

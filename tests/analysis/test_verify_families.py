@@ -98,7 +98,7 @@ def folder(form: str) -> Path:
 
 
 def test_every_model_type_is_there() -> None:
-    assert set(known()) <= FORMS.keys()
+    assert set(known()) - {"minicpm"} <= FORMS.keys()  # which transformers does not have
 
 
 def moved(source: Path) -> tuple[Path, str]:

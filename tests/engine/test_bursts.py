@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from covering import COVER, config_of
-from kinds import KINDS
+from kinds import KINDS, WRITES
 from pellucid.engine import bursts
 from pellucid.engine.bursts import Burst
 from pellucid.engine.engine import Engine
@@ -31,7 +31,7 @@ from test_quant import pack
 from tiny import LLAMA, ids, swapped, tiny
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no kernels here")
-DECODED = [(f, q) for f, q in COVER if KINDS[f].task in ("CausalLM", "Seq2SeqLM")]
+DECODED = [(f, q) for f, q in COVER if KINDS[f].task in WRITES]
 STATES = ["qwen3_next", "granitemoehybrid", "mamba2", "lfm2", "falcon_h1"]
 SETTINGS = {
     "greedy": Sampling(), "sampled": Sampling(1.0, seed=4), "cool": Sampling(0.6, seed=-7), "top_k": Sampling(0.9, top_k=5, seed=1),

@@ -84,7 +84,7 @@ def test_greedy_is_full_forwards(family: str) -> None:
     assert len({tuple(w) for w in wanted}) > 1 and cut != wanted
 
 
-WRITERS = [f for f, kind in judges.KINDS.items() if kind.task in ("CausalLM", "Seq2SeqLM")]
+WRITERS = [f for f, kind in judges.KINDS.items() if kind.task in judges.WRITES]
 
 
 @pytest.mark.parametrize("family", WRITERS)

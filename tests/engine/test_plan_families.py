@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from covering import COVER, PLAIN_COVER, config_of
-from kinds import KINDS
+from kinds import KINDS, WRITES
 from pellucid import config as c
 from pellucid.batch.kv_cache import PagedCache, Span
 from pellucid.batch.step import Step
@@ -31,7 +31,7 @@ FEED = [{"a": 5}, {"b": 9, "a": 4, "c": 3}, {"c": 1, "a": 2, "b": 3}, {"b": 8}, 
 
 
 def decodes(family: str) -> bool:
-    return KINDS[family].task in ("CausalLM", "Seq2SeqLM")
+    return KINDS[family].task in WRITES
 
 
 DECODED = [(f, q) for f, q in COVER if decodes(f)]

@@ -11,8 +11,9 @@ from torch import Tensor
 from transformers import GraniteConfig, GraniteForCausalLM
 
 from judge import promoted, prompts
+from pellucid.analysis.verify import verify
 from pellucid.api.model import load
-from pellucid.errors import ConfigError
+from pellucid.errors import ConfigError, UseError
 from pellucid.families import understand
 from pellucid.nn.transformer import build
 from tiny import far
@@ -75,6 +76,14 @@ def test_the_published_formulas(case: str, tmp_path: Path) -> None:
     for field in ("scale_emb", "scale_depth", "dim_model_base"):
         (tmp_path / "config.json").write_text(json.dumps(raw | {field: raw[field] + 1}))
         assert far(load(tmp_path, dtype="float64")(ids), logits) > 1e-8, field
+
+
+def test_the_folders_own_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` needs transformers' model, which is the folder's own code here: it says so, and asks nobody whether to run it."""
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+    judged(TINY, tmp_path)
+    with pytest.raises(UseError, match="transformers cannot read it"):
+        verify(tmp_path)
 
 
 def test_a_published_file_and_what_it_must_say() -> None:

@@ -19,7 +19,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig
 
-from kinds import CASES, FAMILIES, KINDS, SEQ2SEQ
+from kinds import CASES, FAMILIES, KINDS, SEQ2SEQ, WRITES
 from pellucid.analysis.verify import promoted
 from pellucid.checkpoint.fill import fill
 from pellucid.checkpoint.folder import Folder
@@ -125,4 +125,4 @@ def theirs(j: Judge, dtype: torch.dtype) -> Any:
     return kind.from_pretrained(j.folder, **how).eval()
 
 
-__all__ = ["CASES", "FAMILIES", "KINDS", "SEQ2SEQ", "Judge", "judge", "make", "ours", "promoted", "prompts", "run", "theirs"]
+__all__ = ["CASES", "FAMILIES", "KINDS", "SEQ2SEQ", "WRITES", "Judge", "judge", "make", "ours", "promoted", "prompts", "run", "theirs"]

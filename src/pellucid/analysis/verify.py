@@ -130,14 +130,14 @@ def theirs(model: Model, folder: Path, dtype: torch.dtype) -> Any:
     library.utils.logging.disable_progress_bar()
     if stored.config.get("model_type") in library.models.auto.configuration_auto.CONFIG_MAPPING or model.family.architecture is None:
         kind = getattr(library, f"AutoModel{task}")
-        config = library.AutoConfig.from_pretrained(folder, local_files_only=True)
-        if model.family.text_model is not None and type(config) not in kind._model_mapping:
+        config = library.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if type(config) not in kind._model_mapping:  # a model that sees, or the text model of one (Mistral 4)
             kind = library.AutoModelForImageTextToText
     else:
         kind = getattr(library, model.family.architecture)
         config = kind.config_class.from_pretrained(folder, local_files_only=True)
         config.model_type = kind.config_class.model_type  # it selects the conversion of names on disk
-    how: dict[str, Any] = {"config": config, "dtype": dtype, "local_files_only": True}
+    how: dict[str, Any] = {"config": config, "dtype": dtype, "local_files_only": True, "trust_remote_code": False}
     # Falcon's plain attention adds the bias by distance twice; its default adds it once
     how |= {} if any(rounded(layer) for layer in model.config.layers) else {"attn_implementation": "eager"}
     how |= {"experts_implementation": "eager"} if any(n.endswith("ffn.router") for n, _ in model.module.named_modules()) else {}

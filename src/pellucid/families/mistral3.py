@@ -1,15 +1,16 @@
-"""Mistral Small 3.1 and later, and Ministral 3 (2025), which see: their text model, a Mistral or a Ministral 3."""
+"""Mistral Small 3.1 and 3.2, Ministral 3 (2025) and Mistral Small 4 (2026), which see: their text model, of a type of its own."""
 
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pellucid import config as c
-from pellucid.families import llama, ministral3, mistral, multimodal
+from pellucid.families import llama, ministral3, mistral, mistral4, multimodal
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
+from pellucid.families.names import Rule
 
-TEXT_MODELS = {"mistral": mistral.FAMILY, "ministral3": ministral3.FAMILY}
+TEXT_MODELS = {"mistral": mistral.FAMILY, "ministral3": ministral3.FAMILY, "mistral4": mistral4.FAMILY}
 VISION = {"multimodal_projector_bias", "projector_hidden_act", "spatial_merge_size", "vision_feature_layer"}
 
 
@@ -21,6 +22,10 @@ def config(hf: Fields) -> c.Config:
     text = multimodal.text(hf, kind, {})
     hf.read |= VISION
     return replace(TEXT_MODELS[kind].config(text), tied=hf.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False)))
+
+
+def rules(cfg: c.Config) -> tuple[Rule, ...]:
+    return mistral4.RULES if isinstance(cfg.layers[0].attn, c.Latent) else llama.RULES
 
 
 def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
@@ -35,7 +40,7 @@ def saved_config(hf: Mapping[str, Any]) -> dict[str, Any]:
 
 FAMILY = Family(
     config=config,
-    rules=llama.RULES,
+    rules=rules,
     ignored=(*llama.IGNORED, multimodal.VISION_TENSORS),
     respell=multimodal.respell,
     resolve=resolve,

@@ -55,6 +55,8 @@ class Latent(nn.Module):
             q_latent = x
             q = self.q(self.ranks.shared(x))
         q = tap(q.unflatten(-1, (-1, s.key + rope.width)), "q: B T H K+R")
+        if s.grows is not None:  # before the turn, which a factor of the whole row may pass
+            q = tap(ops.scale_by_position(q, step.position_ids, s.grows), "q_grown: B T H K+R")
         content, rotary = q.split([s.key, rope.width], -1)
         q_rot = tap(ops.rotate(rotary, angles, rope.interleaved, rope), "q_rot: B T H R")
         latent, shared = tap(self.kv_a(x), "kv_a: B T C+R").split([s.kv_rank, rope.width], -1)

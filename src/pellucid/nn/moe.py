@@ -70,6 +70,8 @@ class Moe(nn.Module):
         ranked = logits  # not the affinities: a softmax can round two of them to one
         if self.correction is not None:
             ranked = tap(ops.corrected(affinity, self.correction), "corrected: B T E")
+        elif self.spec.groups > 1 and self.spec.group_best > 1:
+            ranked = affinity  # the sum of a group's best is one of affinities
         best = ops.best(ranked, self.spec)
         chosen = tap(best, "chosen: B T A")
         if chosen is not best:  # a watch has edited the choice

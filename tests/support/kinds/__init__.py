@@ -94,4 +94,5 @@ STEMS = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem != "
 KINDS: dict[str, Kind] = {DASHED.get(stem, stem): importlib.import_module(f"kinds.{stem}").KIND for stem in STEMS}
 FAMILIES = list(KINDS)
 CASES = [(f, q) for f in FAMILIES for q in KINDS[f].quirks]
+WRITES = ("CausalLM", "Seq2SeqLM", "ImageTextToText")  # the tasks of models that write; transformers has Mistral 4 under the last alone
 SEQ2SEQ = {f for f, kind in KINDS.items() if kind.task == "Seq2SeqLM"}
