@@ -225,7 +225,7 @@ ANOTHER = {  # fields of the harmless tier, with other values than transformers'
     "router_aux_loss_coef": 0.5, "summary_type": "mean", "summary_use_proj": False, "summary_first_dropout": 0.5, "aux_loss_alpha": 0.5,
     "seq_aux": True, "ep_size": 2, "classifier_dropout": 0.5, "output_past": False, "n_ctx": 7, "chunk_size_feed_forward": 37,
     "task_specific_params": {"a": {"b": 1}}, "architectures": ["Another"], "tokenizer_class": "Another", "finetuning_task": "none",
-    "id2label": {"0": "a"}, "label2id": {"a": 0}, "problem_type": "regression",
+    "id2label": {"0": "a"}, "label2id": {"a": 0}, "problem_type": "regression", "loss_type": "ForMaskedLM",
     "cache_implementation": "hybrid", "router_jitter_noise": 0.5,
 }  # fmt: skip
 

@@ -20,6 +20,9 @@ SIZES: Raw = {
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
     **dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts"), 8),
     **dict.fromkeys(("head_dim", "d_kv", "qk_nope_head_dim", "v_head_dim"), HEAD),
+    "index_head_dim": 12,
+    "index_n_heads": 24,  # fewer would score many keys 0, and which of equals is chosen is not said
+    "index_topk": 6,
     "q_lora_rank": 24,
     "kv_lora_rank": 20,
     "qk_rope_head_dim": 8,
@@ -55,7 +58,7 @@ def tiny(hf: Raw) -> Raw:
     """Return the same config.json with small sizes. Shared keys, widths that follow from heads and layers that differ stay so."""
     if "text_config" in hf:
         return ids(hf) | {"text_config": tiny(hf["text_config"])}
-    out = hf | {name: SIZES[name] for name in SIZES.keys() & hf.keys() if hf[name] is not None}
+    out = hf | {name: SIZES[name] for name in SIZES.keys() & hf.keys() if hf[name] not in (None, 0)}
     heads = next((hf[n] for n in ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads") if n in hf), 1)
     width = next((hf[n] for n in WIDTHS if n in hf), 1)
     own = hf.get("head_dim") is not None and hf["head_dim"] * heads != width  # a width of heads that follows from no other field
@@ -67,15 +70,19 @@ def tiny(hf: Raw) -> Raw:
         out["ffn_hidden_size"] = hf["ffn_hidden_size"] * HEADS * HEAD // width
     if "word_embed_proj_dim" in hf:
         out["word_embed_proj_dim"] = HEADS * HEAD // (1 + (hf["word_embed_proj_dim"] != width))
-    depth = (hf.get("sliding_window_pattern") or LAYERS - 1) + 1
+    pattern = hf.get("sliding_window_pattern")
+    depth = (len(pattern) if isinstance(pattern, str) else pattern or LAYERS - 1) + 1
     out |= {n: depth for n in DEPTHS if n in hf} | {n: size for n, size in REPEATED.items() if n in hf and "num_attention_heads" in hf}
     out |= {"full_attn_idxs": [1]} if "full_attn_idxs" in hf else {}
     out |= {n: hf[n][:depth] for n in ("layer_types", "no_rope_layers", "attention_layers", "attn_type_list") if n in hf}
     out |= {"attention_types": [[out["attention_layers"], 1]]} if "attention_types" in hf else {}
     out |= {"max_window_layers": depth - (hf["max_window_layers"] != hf["num_hidden_layers"])} if "max_window_layers" in hf else {}
     out |= {n: 8 for n in WINDOWS if hf.get(n) is not None and hf[n] < hf.get("max_position_embeddings", 0)}
-    if hf.get("n_group", 1) > 1:
+    if (hf.get("n_group") or 1) > 1:
         out |= {"n_group": 4, "topk_group": 2}
+    out |= {n: hf[n][:depth] for n in ("is_moe_layer", "mlp_layer_types", "num_shared_expert") if isinstance(hf.get(n), list)}
+    out |= {n: [96] * depth for n in ("moe_intermediate_size",) if isinstance(hf.get(n), list)}  # Hunyuan: as wide as the shared one
+    out |= {n: [2] * depth for n in ("moe_topk",) if isinstance(hf.get(n), list)}
     chosen = {n: min(2, hf[n]) for n in ("num_experts_per_tok", "experts_per_token") if n in hf}
     scaling = hf.get("rope_scaling") or {}
     if "long_factor" in scaling:

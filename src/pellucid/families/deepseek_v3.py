@@ -22,13 +22,17 @@ def latent(hf: Fields) -> c.Latent:
     return c.Latent(heads, q_rank, kv_rank, key, hf.integer("v_head_dim"), turn, hf.flag("attention_bias", False), scale=scale)
 
 
-def moe(hf: Fields, normalised: bool = True, shared: str = "n_shared_experts") -> c.Moe:
-    """Return DeepSeek-V3's experts. normalised: whether shares are, where the file does not say.  shared: the field of their number."""
+def moe(hf: Fields, *silent: int, normalised: bool = True, shared: str = "n_shared_experts") -> c.Moe:
+    """Return DeepSeek-V3's experts.
+
+    silent: the number of groups and of those kept, where a file does not say.  normalised: whether shares are, where it does not.
+    shared: the field of the number of shared experts.
+    """
     hf.fixed("scoring_func", "sigmoid", "noaux_tc")  # dots.llm1's files give the method's name here too
     hf.fixed("topk_method", "noaux_tc")
     hf.fixed("moe_layer_freq", 1)
     experts, chosen, width = moe_fields.experts(hf), hf.integer("num_experts_per_tok"), hf.integer("moe_intermediate_size")
-    groups, kept = moe_fields.groups(hf, experts, chosen)
+    groups, kept = moe_fields.groups(hf, experts, chosen, *silent)
     return c.Moe(
         experts,
         chosen,

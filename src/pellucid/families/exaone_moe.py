@@ -8,7 +8,7 @@ from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 
 DENSE, SPARSE = KINDS = ("dense", "sparse")
-UNUSED = {"num_nextn_predict_layers", "num_mtp_layers", "mtp_loss_weight", "is_moe_layer"}  # a module behind the last layer; said again
+UNUSED = {"num_nextn_predict_layers", "num_mtp_layers", "mtp_loss_weight"}  # a module behind the last layer is another model
 
 
 def config(hf: Fields) -> c.Config:
@@ -17,8 +17,10 @@ def config(hf: Fields) -> c.Config:
     kinds = [DENSE if i < dense else SPARSE for i in range(layers)]
     if "mlp_layer_types" in hf:
         kinds = hf.texts("mlp_layer_types", layers, KINDS)
+    hf.fixed("is_moe_layer", [kind == SPARSE for kind in kinds])  # how the published file says it again
+    hf.fixed("first_last_k_dense_replace", dense)
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
-    moe = deepseek_v3.moe(hf, shared="num_shared_experts")
+    moe = deepseek_v3.moe(hf, 1, shared="num_shared_experts")
     pairs = zip(exaone4.attentions(hf), kinds, strict=True)
     return llama.decoder(hf, tuple(c.Layer(attn, moe if kind == SPARSE else mlp) for attn, kind in pairs), eps=1e-5)
 

@@ -20,8 +20,8 @@ SILENT = """
     decoder_start_token_id diversity_penalty do_sample dropout dropout_rate dtype early_stopping embd_pdrop embedding_dropout
     encoder_no_repeat_ngram_size eos_token_id ep_size exponential_decay_length_penalty finetuning_task forced_bos_token_id
     forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label init_std initializer_factor initializer_range
-    is_decoder is_encoder_decoder keys_to_ignore_at_inference label2id length_penalty mask_token_id max_length min_length model_type
-    n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states
+    is_decoder is_encoder_decoder keys_to_ignore_at_inference label2id length_penalty loss_type mask_token_id max_length min_length
+    model_type    n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states
     output_past output_router_logits output_scores pad_token_id prefix pretraining_tp problem_type remove_invalid_values
     repetition_penalty resid_pdrop return_dict return_dict_in_generate router_aux_loss_coef router_jitter_noise router_z_loss_coef
     sep_token_id seq_aux summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens

@@ -19,7 +19,7 @@ def config(hf: Fields) -> c.Config:
     hf.fixed("indexer_rope_interleave", True)
     attn = deepseek_v32.latent(hf, heads=32)
     assert attn.index is not None
-    attn, moe = replace(attn, index=replace(attn.index, side_by_side=True)), deepseek_v3.moe(hf)
+    attn, moe = replace(attn, index=replace(attn.index, side_by_side=True)), deepseek_v3.moe(hf, 1)
     return llama.decoder(hf, deepseek_v32.layers(hf, attn, moe), eps=1e-5)
 
 

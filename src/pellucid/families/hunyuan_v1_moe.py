@@ -9,11 +9,18 @@ from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 
-# of training, and of parts that no published file has
-SILENT = {"capacity_factor", "moe_drop_tokens", "moe_layer_num_skipped", "moe_random_routing_dropped_token", "group_limited_greedy"}
+# of training, of pictures, and of what `SAID` rules out
+SILENT = {"capacity_factor", "moe_drop_tokens", "moe_random_routing_dropped_token", "num_media_embeds", "skip_cls_token"}
 SILENT |= {"kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_group", "topk_group"}
-SILENT |= {"routed_scaling_factor", "anyres_pooling_size", "norm_topk_prob"}
-SAID = {"use_mla": False, "use_mixed_mlp_moe": True}
+SAID = {
+    "use_mla": False,
+    "use_mixed_mlp_moe": True,
+    "group_limited_greedy": False,
+    "moe_layer_num_skipped": 0,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "position_embedding_xdrope": False,
+}
 
 
 def same(hf: Fields, name: str, layers: int, *default: Any) -> int:

@@ -11,6 +11,7 @@ from pellucid.families.names import Rule
 
 
 def config(hf: Fields) -> c.Config:
+    hf.read.add("end_token_id")  # says `eos_token_id` again
     bias, attn = hf.flag("mlp_bias", False), llama.attention(hf)
     attn = replace(attn, scale=hf.number("attention_multiplier", attn.width**-0.5))
     ffn = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"), bias=bias)

@@ -20,12 +20,13 @@ GROWN = {
 }  # of a file that says nothing
 
 
-def temper(hf: Fields) -> c.Temper:
-    """Return how queries grow, from the object with the rotary settings, where both numbers are required."""
+def temper(hf: Fields) -> c.Temper | None:
+    """Return how queries grow, from the object with the rotary settings, where both numbers are required; a factor of 0 is none."""
     scaling = settings(hf)
     assert scaling is not None
     scaling.read |= {"max_position_embeddings"}  # the field beside it says the same
-    return c.Temper(scaling.integer("original_max_position_embeddings"), scaling.number("llama_4_scaling_beta"), first=0)
+    floor, scale = scaling.integer("original_max_position_embeddings"), scaling.number("llama_4_scaling_beta", above=-1)
+    return c.Temper(floor, scale, first=0) if scale else None
 
 
 def config(hf: Fields) -> c.Config:

@@ -24,7 +24,7 @@ def latent(hf: Fields) -> c.Latent:
 def moe(hf: Fields) -> c.Moe:
     """Return experts chosen by a softmax in groups, a group as good as its two best, beside the shared ones."""
     free = moe_fields.by_softmax(hf, "moe_intermediate_size", normalised=hf.flag("norm_topk_prob", True))
-    groups, kept = moe_fields.groups(hf, free.experts, free.chosen)
+    groups, kept = moe_fields.groups(hf, free.experts, free.chosen, 1)
     shared, scale = hf.integer("n_shared_experts", low=0) * free.width, hf.number("routed_scaling_factor", 1.0)
     return replace(free, shared=shared, groups=groups, groups_chosen=kept, scale=scale)
 

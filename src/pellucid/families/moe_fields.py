@@ -14,9 +14,9 @@ def experts(hf: Fields) -> int:
     return hf.either(*COUNTS)
 
 
-def groups(hf: Fields, count: int, chosen: int) -> tuple[int, int]:
-    """Return the number of groups of experts, and how many of them are kept for a token."""
-    groups, kept = hf.integer("n_group"), hf.integer("topk_group")
+def groups(hf: Fields, count: int, chosen: int, *silent: int) -> tuple[int, int]:
+    """Return the number of groups of experts, and how many of them are kept for a token. silent: both, where a file does not say."""
+    groups, kept = hf.integer("n_group", *silent), hf.integer("topk_group", *silent)
     hf.relate(count % groups == 0, "n_routed_experts % n_group == 0", n_routed_experts=count, n_group=groups)
     hf.relate(kept <= groups, "topk_group <= n_group", topk_group=kept, n_group=groups)
     capacity = count // groups * kept

@@ -13,7 +13,7 @@ def config(hf: Fields) -> c.Config:
     hf.fixed("first_k_dense_replace", 0)
     hf.read |= {"intermediate_size", "num_nextn_predict_layers"}  # of layers without experts, and of modules behind the last layer
     attn = replace(llama.attention(hf, head=128, theta=1_000_000.0), out_bias=False)
-    return llama.decoder(hf, (c.Layer(attn, deepseek_v3.moe(hf)),) * hf.integer("num_hidden_layers", high=100_000), eps=1e-5)
+    return llama.decoder(hf, (c.Layer(attn, deepseek_v3.moe(hf, 1)),) * hf.integer("num_hidden_layers", high=100_000), eps=1e-5)
 
 
 FAMILY = Family(

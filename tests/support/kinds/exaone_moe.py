@@ -45,6 +45,7 @@ KIND = Kind(
     refused=(
         ("plain", {"layer_types": ["full_attention"] * 3}, "layer_types"),
         ("plain", {"mlp_layer_types": ["dense"]}, "mlp_layer_types"),
+        ("plain", {"is_moe_layer": [True] * 4}, "is_moe_layer"),
         ("plain", {"n_group": 3}, "n_routed_experts % n_group == 0"),
     ),
 )
