@@ -1,22 +1,28 @@
 """The pages of the site that follow from the code, made whenever the site is built: a hook of mkdocs.
 
-`python/<name>.md` from docstrings, `cli.md` from --help, `http.md` and `json.md` from the schemas, and
-`contributing/index.md` from CONTRIBUTING.md.
+`python/<name>.md` from docstrings, `cli.md` from --help, `http.md` and `json.md` from the schemas, `types.md` from the families and the
+tests' tables, and `contributing/index.md` from CONTRIBUTING.md.
 """
 
 import contextlib
+import importlib
 import inspect
 import io
 import json
 import re
+import sys
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pellucid
+from pellucid import families
 from pellucid.commands import app, main
 from pellucid.server.app import build
 
+TYPES = """A folder of one of these loads, runs, is counted and is saved. Every case in the last column is a random model of transformers,
+whose logits ours has in float64 at 1e-9. Of every type what was saved is read back, and one weight that differs is found; padded and cached
+texts, and counts, are judged too, of all types in the long form of the tests. How to add another: [How a family works](families.md)."""
 ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / "src" / "pellucid" / "schemas"
 COMMAND_SCHEMAS = sorted(p.stem for p in SCHEMAS.glob("*.json") if p.stem != "api")
@@ -25,7 +31,7 @@ COMMAND_SCHEMAS = sorted(p.stem for p in SCHEMAS.glob("*.json") if p.stem != "ap
 def pages() -> dict[str, str]:
     """Return every generated page by its address in the site."""
     made = {f"python/{name}.md": noun(name) for name in pellucid.__all__}
-    made |= {"cli.md": commands(), "http.md": endpoints(), "json.md": printed()}
+    made |= {"types.md": types(), "cli.md": commands(), "http.md": endpoints(), "json.md": printed()}
     made["contributing/index.md"] = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("(docs/contributing/", "(")
     return {place: re.sub(r"\(docs/", "(../", text) for place, text in made.items()}
 
@@ -44,6 +50,18 @@ def on_files(files: Any, config: Any) -> Any:
     for place, text in pages().items():
         files.append(File.generated(config, place, content=text))
     return files
+
+
+def types() -> str:
+    """Every model type: what it is, by its file's docstring, and the cases that the tests set beside transformers."""
+    sys.path.append(str(ROOT / "tests" / "support"))
+    kinds = importlib.import_module("kinds").KINDS
+    out = [f"# {len(families.known())} model types", TYPES, "| `model_type` | what it is | judged as |\n|---|---|---|"]
+    for name in families.known():
+        doc = inspect.getdoc(importlib.import_module(f"pellucid.families.{name.replace('-', '_')}")) or ""
+        cases = "; ".join(kinds[name].quirks) if name in kinds else "a test of its own"
+        out[-1] += f"\n| `{name}` | {' '.join(doc.split(chr(10) * 2)[0].split())} | {cases} |"
+    return "\n\n".join(out) + "\n"
 
 
 def noun(name: str) -> str:

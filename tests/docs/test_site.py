@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import pellucid
+from kinds import KINDS
 from pellucid.commands import app, main
+from pellucid.families import known
 
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
@@ -35,6 +37,12 @@ def test_every_command_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert main([name, "--help", "--lang", "en"]) == 0
         own = capsys.readouterr().out.partition("\n\nwith every command")[0]
         assert f"## {name}\n\n```text\n{own}\n```" in PAGES["cli.md"]
+
+
+def test_every_model_type_has_its_row() -> None:
+    for name in known():
+        row = next(line for line in PAGES["types.md"].splitlines() if line.startswith(f"| `{name}` |"))
+        assert all(case in row for case in (KINDS[name].quirks if name in KINDS else ("of its own",))) and len(row) > 60
 
 
 def test_every_document_has_its_fields() -> None:

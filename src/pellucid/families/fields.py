@@ -21,12 +21,12 @@ SILENT = """
     encoder_no_repeat_ngram_size eos_token_id ep_size exponential_decay_length_penalty finetuning_task forced_bos_token_id
     forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label init_std initializer_factor initializer_range
     is_decoder is_encoder_decoder keys_to_ignore_at_inference label2id length_penalty loss_type mask_token_id max_length min_length
-    model_type    n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states
-    output_past output_router_logits output_scores pad_token_id prefix pretraining_tp problem_type remove_invalid_values
-    repetition_penalty resid_pdrop return_dict return_dict_in_generate router_aux_loss_coef router_jitter_noise router_z_loss_coef
-    sep_token_id seq_aux summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
-    task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config
-    transformers_version trust_remote_code typical_p unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache use_return_dict
+    model_type n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states
+    output_past output_router_logits output_scores pad_token_id prefix pretraining_tp problem_type remove_invalid_values repetition_penalty
+    resid_pdrop return_dict return_dict_in_generate router_aux_loss_coef router_jitter_noise router_z_loss_coef sep_token_id seq_aux
+    summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens task_specific_params
+    temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config transformers_version
+    trust_remote_code typical_p unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache use_return_dict
 """
 HARMLESS = frozenset(SILENT.split())
 HARMLESS_IN = {
