@@ -79,7 +79,7 @@ def test_the_published_formulas(case: str, tmp_path: Path) -> None:
 
 
 def test_the_folders_own_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`verify` needs transformers' model, which is the folder's own code here: it says so, and asks nobody whether to run it."""
+    """`verify` needs transformers' model, which is the folder's own code here: it says so, without a question whether to run it."""
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
     judged(TINY, tmp_path)
     with pytest.raises(UseError, match="transformers cannot read it"):

@@ -25,7 +25,7 @@ def config(hf: Fields) -> c.Config:
 
 
 def rules(cfg: c.Config) -> tuple[Rule, ...]:
-    return mistral4.RULES if isinstance(cfg.layers[0].attn, c.Latent) else llama.RULES
+    return mistral4.RULES if cfg.layers[0].attn.kind == "MLA" else llama.RULES
 
 
 def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
