@@ -15,6 +15,7 @@ import torch
 
 import pellucid
 from covering import FULL
+from live_pages import NEAR, far, unlike, values
 from pellucid.api.model import Model
 from pellucid.documents.cell import terms_document
 from pellucid.documents.lens import attribution_document, lens_document
@@ -33,7 +34,6 @@ from pellucid.runs.worker import Stop
 from pellucid.watching.change_text import parse_change
 
 SPECIMENS = ("capitals", "capitals-llama", "reader", "capitals-deepseek", "capitals-prefix", "capitals-t5", "capitals-bert")
-NEAR = 2e-5  # of a tensor's largest number
 NEW = 4
 COUNTRIES = (
     *("France", "Germany", "Italy", "Spain", "Japan", "China", "India", "Peru", "Chile", "Cuba", "Egypt", "Kenya", "Ghana", "Mali", "Chad"),
@@ -96,26 +96,6 @@ def run_of(model: Model, prompt: str, new: int, **how: Any) -> Run:
     """Run a prompt in Python, in the form that the page has; an encoder's run has one step."""
     new = 1 if isinstance(model.module, Encoder) else new
     return run_prompt(LoadedModel.of(model), RunRequest(model.name, prompt, new=new, switches=switches(model), **how), Stop(), LIMITS)
-
-
-def values(text: str, shape: list[int]) -> torch.Tensor:
-    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.float32).reshape(shape)
-
-
-def far(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Return the largest difference, by the largest number."""
-    return float((ours.double() - theirs.double()).abs().max() / theirs.abs().max().double().clamp(min=1e-30))
-
-
-def unlike(ours: Any, theirs: Any, path: str = "") -> list[str]:
-    """Return where two documents differ; of real numbers by more than NEAR of their size or of 1."""
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        return [p for k in theirs.keys() | ours.keys() for p in unlike(ours.get(k, "-"), theirs.get(k, "-"), f"{path}.{k}")]
-    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
-        return [p for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) for p in unlike(a, b, f"{path}[{i}]")]
-    if isinstance(theirs, float) and isinstance(ours, int | float):
-        return [] if abs(ours - theirs) <= NEAR * max(1.0, abs(theirs)) else [f"{path}: {ours} {theirs}"]
-    return [] if ours == theirs else [f"{path}: {ours} {theirs}"]
 
 
 def test_prompts_give_the_same_ids_and_tensors(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:

@@ -52,11 +52,12 @@ class WrittenPlan:
 def written_plan(module: torch.nn.Module, longest: int) -> WrittenPlan:
     """Record a plan of one row for texts of up to `longest` tokens, and return it as data.
 
-    A UseError names what a model has that such a plan lacks: a forward without head, states, changing frequencies, no kernels.
+    A UseError names what a model has that such a plan lacks: a forward without head, states, no kernels.
     """
     if not isinstance(module, Decoder | EncoderDecoder) or not module.config.head or module.config.pooler:
         raise UseError("plan.kind")
-    if stateful(module) or restart_lengths(module) or not even(module):
+    restarts = bool(restart_lengths(module)) and (together(module) or isinstance(module, EncoderDecoder))
+    if stateful(module) or restarts or not even(module):
         raise UseError("plan.row")
     size = page_size(module)
     pages = -(-longest // size)

@@ -2,12 +2,14 @@
 
 import hashlib
 from bisect import bisect_right
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from safetensors.torch import save
 
 from pellucid.api.model import Model
+from pellucid.engine.memory import restart_lengths
 from pellucid.engine.written_plan import WrittenPlan, written_plan
 from pellucid.errors import UseError
 from pellucid.html.file import inert, packed, page
@@ -55,7 +57,7 @@ def live_document(model: Model, most: int) -> tuple[dict[str, Any], WrittenPlan]
         raise UseError("live.large", model=model.name, size=size, limit=most)
     tokenizer = tokenizer_of(model)
     text, described = carried(tokenizer, model.name, model.config.vocab), alike(model, plan)
-    if (fitting := longest_within(described["tensors"], longest, RUNS // 2)) < longest:
+    if (fitting := longest_within(described["tensors"], longest, RUNS // 2, restart_lengths(model.module))) < longest:
         longest, plan = fitting, planned(model, fitting)
     document = {
         "schema": SCHEMA,
@@ -63,6 +65,7 @@ def live_document(model: Model, most: int) -> tuple[dict[str, Any], WrittenPlan]
         "model": model.name,
         "quant": model.quant,
         "longest": longest,
+        "restarts": restart_lengths(model.module),
         "memory": {"runs": RUNS, "weights": DECODED},
         "candidates": LIMITS.candidates,
         "stops": sorted(model.stops),
@@ -92,9 +95,10 @@ def kernels() -> bytes:
     return make.WASM.read_bytes()
 
 
-def run_bytes(tensors: list[dict[str, Any]], tokens: int) -> int:
+def run_bytes(tensors: list[dict[str, Any]], tokens: int, restarts: Sequence[int] = ()) -> int:
     """Count the bytes of a run's tensors in the page, at most: a prompt of `tokens` tokens, or a text that grew to them one by one.
 
+    restarts: lengths beyond which a text is read again; then its first reading counts too.
     A last row comes with every token, and so do the keys and values of a latent, of all tokens until then.
     """
     sent = {t["path"].removesuffix("chosen"): t["shape"][-1] for t in tensors if t["path"].endswith(".chosen")}
@@ -104,12 +108,13 @@ def run_bytes(tensors: list[dict[str, Any]], tokens: int) -> int:
         steps = tokens if t["op"] == "last row" else (tokens + 1) / 2 if grown(t) else 1
         put = {"T": tokens, "S": tokens, "N": rows}
         total += int(prod(put.get(str(n), n) for n in t["shape"]) * steps)
-    return 4 * total
+    again = [n for n in restarts if n < tokens]
+    return 4 * total + (run_bytes(tensors, again[-1], again[:-1]) if again else 0)
 
 
-def longest_within(tensors: list[dict[str, Any]], longest: int, most: int) -> int:
+def longest_within(tensors: list[dict[str, Any]], longest: int, most: int, restarts: Sequence[int] = ()) -> int:
     """Return the tokens, `longest` at most, of a text whose tensors take up to `most` bytes."""
-    return bisect_right(range(1, longest + 1), most, key=lambda n: run_bytes(tensors, n)) or 1
+    return bisect_right(range(1, longest + 1), most, key=lambda n: run_bytes(tensors, n, restarts)) or 1
 
 
 def answers(model: Model) -> dict[str, Any]:

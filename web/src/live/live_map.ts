@@ -21,8 +21,9 @@ export function blocks(tensors: readonly StepTensor[]): Block[] {
   return paths.flatMap((path) => {
     const own = tensors.filter((t) => t.path.startsWith(`${path}.`)), name = (t: string): string => t.slice(path.length + 1);
     const rows = own.filter((t) => t.dims === "B T D" && !name(t.path).includes("."));
-    const sums = rows.filter((t) => t.op === "add" && !PARTS.includes(name(t.path)) && known.has(t.inputs[0] ?? ""));
-    const added = sums.flatMap((s) => s.inputs.slice(1).filter((one) => known.has(one)).map((one) => ({ part: PARTS.find((p) => name(one).startsWith(p)) ?? "", path: one, stream: s.inputs[0] ?? "" })));
+    const sums = rows.filter((t) => t.op === "add" && ![...PARTS, "both"].includes(name(t.path)) && known.has(t.inputs[0] ?? ""));
+    const parts = (one: string): string[] => (one === `${path}.both` ? (own.find((t) => t.path === one)?.inputs ?? []) : [one]); // two parts that read x at once
+    const added = sums.flatMap((s) => s.inputs.slice(1).flatMap(parts).filter((one) => known.has(one)).map((one) => ({ part: PARTS.find((p) => name(one).startsWith(p)) ?? "", path: one, stream: s.inputs[0] ?? "" })));
     const enters = sums[0]?.inputs[0], leaves = rows.at(-1)?.path;
     return enters === undefined || leaves === undefined ? [] : [{ path, enters, added, leaves, pattern: own.find((t) => t.path === `${path}.attn.pattern`)?.path, cross: own.find((t) => t.path === `${path}.cross.pattern`)?.path }];
   });
@@ -48,7 +49,9 @@ class Stack {
   private readonly own: Block[];
   constructor(private readonly run: LiveRun, private readonly steps: readonly LiveStep[], private readonly name: string, private readonly all: readonly Block[], private readonly before: Stack | undefined) {
     this.own = all.filter((b) => stackOf(b.path) === name);
-    const leaves = this.own[0]?.leaves ?? "", at = steps.flatMap((s, step) => (s.values.has(leaves) ? Array.from({ length: run.model.rowsOf(s, leaves) }, (_, row) => ({ step, row })) : []));
+    const leaves = this.own[0]?.leaves ?? "";
+    let at: At[] = []; // a step that reads its text again begins at its first row
+    steps.forEach((s, step) => { if (s.values.has(leaves)) at = [...at.slice(0, name === "encoder" ? 0 : s.past), ...Array.from({ length: run.model.rowsOf(s, leaves) }, (_, row) => ({ step, row }))]; });
     this.each = Math.max(1, Math.ceil(at.length / Math.max(LEAST, Math.min(MOST, Math.floor(CELLS / Math.max(1, all.length))))));
     this.groups = Array.from({ length: Math.ceil(at.length / this.each) }, (_, i) => at.slice(i * this.each, (i + 1) * this.each));
   }

@@ -212,8 +212,9 @@ export class LiveRun {
   private write(): void {
     const { model, asked } = this, { document } = model, settings: Sampling = { ...GREEDY, ...asked.sampling };
     for (let k = 0; k < asked.steps && !document.stops.includes(this.new.at(-1) ?? -1); k++) {
-      const fed = k === 0 ? [...this.read] : this.new.slice(-1), past = k === 0 ? 0 : this.read.length + k - 1;
-      const made = model.rows(fed, past, this.steps, asked.ids, asked.edits ?? []), logits = lastRow(made.values.get("logits") ?? none, fed.length);
+      const length = this.read.length + k, whole = k === 0 || document.restarts.some((n) => this.read.length <= n && length === n + 1);
+      const fed = whole ? [...this.read, ...this.new] : this.new.slice(-1), past = length - fed.length;
+      const made = model.rows(fed, past, whole ? [] : this.since(k), asked.ids, asked.edits ?? []), logits = lastRow(made.values.get("logits") ?? none, fed.length);
       if (!asked.forced.has(k)) for (const t of document.tensors) if (t.op === LAST) made.values.set(t.path, logits); // a given token is not drawn
       const drawn = asked.forced.get(k) ?? drawToken(stages(logits, settings, { prompt: [...this.read], output: this.new }), settings, k).id;
       this.steps.push({ ...made, fed, past, picked: drawn, answers: [model.answer(logits, drawn)] });
@@ -233,15 +234,20 @@ export class LiveRun {
     this.steps.push({ ...made, fed, past: 0, picked: this.new[0] ?? 0, answers });
   }
 
+  // The steps before step `k` whose rows it reads: those since its text was read from the first token.
+  private since(k: number): LiveStep[] {
+    return this.steps.slice(Math.max(0, this.steps.slice(0, k).findLastIndex((s) => s.past === 0)), k);
+  }
+
   // All rows of a tensor that the cache keeps, up to the last of a step.
   stored(path: string, step: LiveStep): Float32Array {
-    return this.model.stored(path, this.steps.slice(0, this.steps.indexOf(step) + 1));
+    return this.model.stored(path, this.since(this.steps.indexOf(step) + 1));
   }
 
   // The attention that a tensor of its inside or its output belongs to, in a step.
   attended(step: LiveStep, part: string): Attended | undefined {
     const scores = this.model.tensor(`${part}.scores`);
-    return scores && this.model.attended(scores, step, this.steps.slice(0, this.steps.indexOf(step)), this.asked.ids.length);
+    return scores && this.model.attended(scores, step, step.past === 0 ? [] : this.since(this.steps.indexOf(step)), this.asked.ids.length);
   }
 
   get bytes(): number {

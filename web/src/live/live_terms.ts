@@ -1,5 +1,6 @@
 // What a cell's number is made of: its factors by name, what is added, and the sum, in double, as the ops of src/pellucid/ops tell it.
 
+import { frequency } from "../run/turning";
 import type { Terms } from "../run/types";
 import { act } from "../sums/acts";
 import { soft, summed, type Made } from "../sums/made";
@@ -105,10 +106,11 @@ const OPS: Record<string, (c: Cell) => Made> = {
   act: (c) => gated(c),
   gate: (c) => gated(c),
   rotate: (c) => {
-    const turn = c.run.model.plan.turn(c.tensor.path), { row: x, last } = c.around(0);
-    if (!turn || last >= 2 * turn.half) return { factors: { x: [x[last] ?? NaN], turn: [1] } };
-    const [j, later] = turn.interleaved ? [Math.floor(last / 2), last % 2] : [last % turn.half, Math.floor(last / turn.half)], [cos, sin] = turn.at(c.position, j);
-    const a = x[turn.interleaved ? 2 * j : j] ?? NaN, b = x[turn.interleaved ? 2 * j + 1 : turn.half + j] ?? NaN;
+    const { settings, path } = c.tensor, half = Number(settings["width"]) / 2, { row: x, last } = c.around(0), { frequencies, amount } = c.run.model.plan.turn(path) ?? {};
+    if (last >= 2 * half) return { factors: { x: [x[last] ?? NaN], turn: [1] } };
+    const adjacent = settings["pairs"] === "adjacent", [j, later] = adjacent ? [Math.floor(last / 2), last % 2] : [last % half, Math.floor(last / half)];
+    const angle = c.position * (frequencies?.[j] ?? frequency(settings, j, c.step.past + c.step.fed.length)), [cos, sin] = [Math.cos(angle), Math.sin(angle)].map((turn) => Math.fround(turn * (amount ?? NaN))) as [number, number];
+    const a = x[adjacent ? 2 * j : j] ?? NaN, b = x[adjacent ? 2 * j + 1 : half + j] ?? NaN;
     return { factors: later ? { x: [b, a], turn: [cos, sin] } : { x: [a, b], turn: [cos, -sin] } };
   },
   "last row": (c) => {

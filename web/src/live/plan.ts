@@ -185,17 +185,13 @@ export class Plan {
     return this.document.taps.find((t) => t.path === path)?.region ?? -1;
   }
 
-  // The angles by which a call turns a tensor: the cos and sin of a pair at a position, as the call before it makes them.
-  turn(path: string): { half: number; interleaved: boolean; at: (position: number, pair: number) => [number, number] } | undefined {
-    const rotate = this.named("rotate", "y", this.regionOf(path)), cos = rotate?.["cos"];
-    const angles = Array.isArray(cos) ? this.named("angles", "cos", cos[0]) : undefined, from = angles?.["frequencies"];
-    if (!rotate || !angles || !Array.isArray(from) || angles["stride"] !== 0) return undefined;
+  // The frequencies by which a call turns a tensor, as the call before it reads them; none if it makes them of the text's length.
+  turn(path: string): { frequencies: Float32Array | Float64Array | undefined; amount: number } | undefined {
+    const cos = this.named("rotate", "y", this.regionOf(path))?.["cos"], angles = Array.isArray(cos) ? this.named("angles", "cos", cos[0]) : undefined, from = angles?.["frequencies"];
+    if (!angles || !Array.isArray(from)) return undefined;
     const at = this.address(from[0], 0) + from[1], half = Number(angles["half"]), amount = Number(angles["amount"]);
-    const frequencies = angles["single"] ? new Float32Array(this.kernels.memory, at, half).slice() : new Float64Array(this.kernels.memory, at, half).slice();
-    return { half, interleaved: rotate["interleaved"] !== 0, at: (position, pair) => {
-      const angle = position * (frequencies[pair] ?? 0);
-      return [Math.fround(Math.cos(angle) * amount), Math.fround(Math.sin(angle) * amount)];
-    } };
+    if (angles["stride"] !== 0) return { frequencies: undefined, amount };
+    return { frequencies: angles["single"] ? new Float32Array(this.kernels.memory, at, half).slice() : new Float64Array(this.kernels.memory, at, half).slice(), amount };
   }
 
   // The row of a table of learned biases for a key this many positions back, as the call that makes `z` finds it.

@@ -20,6 +20,7 @@ export interface LiveDocument extends Vocabulary {
   model: string;
   quant: string | null; // the format of weights in blocks
   longest: number; // tokens of a text
+  restarts: number[]; // tokens beyond which a text is read again from its first one, under other rotary frequencies
   candidates: number; // of a step
   stops: number[]; // tokens that end a text
   starts: number | null; // the token that a decoder beside an encoder begins with

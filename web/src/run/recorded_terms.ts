@@ -8,6 +8,7 @@ import type { Columns } from "./columns";
 import { cellOf } from "./columns";
 import { hidden, hiding } from "./hidden";
 import { recorded, unpacked } from "./recorded";
+import { turnOf } from "./turning";
 import { axes, type Run, type Tensor, type Terms } from "./types";
 
 const ROUNDING: Record<string, number> = { float64: 1e-12, float32: 1e-5, bfloat16: 2 ** -6, float16: 2 ** -9 }; // of a cell, by the sum of magnitudes
@@ -45,14 +46,21 @@ export class RecordedTerms {
   private rows(path: string | undefined, step: number, keys: number): Values[] | undefined {
     const grown = this.at(path, step), S = grown ? axes(grown.tensor).indexOf("S") : -1, out: Values[] = [];
     if (grown && S === 1) { const width = grown.values.length / keys; return Array.from({ length: keys }, (_, s) => grown.values.subarray(s * width, (s + 1) * width)); }
-    for (let k = 0; k <= step; k++)
+    for (let k = Math.max(0, this.begin(step)); k <= step; k++)
       for (let r = 0; r < this.count(path, k); r++) { const row = this.row(path, k, r); if (row) out.push(row); }
     return out.length === keys ? out : undefined;
   }
 
-  // The tokens of a tensor in a step, and in all steps before it.
+  // The last step up to this one that read its text from the first token: a text that outgrows its rotary frequencies is read again.
+  private begin(step: number): number { return this.run.steps.findLastIndex((s, k) => k <= step && s.past === 0); }
+
+  // The tokens of a tensor in a step, and in the steps before it whose rows it reads.
   private count(path: string | undefined, step: number): number { const t = this.all.find((one) => one.path === path && one.step === step); return t?.shape[axes(t).indexOf("T")] ?? 0; }
-  private past(path: string | undefined, step: number): number { return Array.from({ length: step }, (_, k) => this.count(path, k)).reduce((n, one) => n + one, 0); }
+  private past(path: string | undefined, step: number): number {
+    let sum = 0;
+    for (let k = Math.max(0, this.begin(step)); k < step; k++) sum += this.count(path, k);
+    return sum;
+  }
 
   // A carried cell of the same output, of any token and step: its weights are this cell's.
   private alike(t: Tensor, cell: readonly number[]): Terms | undefined {
@@ -124,15 +132,15 @@ export class RecordedTerms {
     return undefined;
   }
 
-  // A cell of a rotation, by the angles of its base. A stretched base is in no file: such a sum is not the cell's, and is not given.
+  // A cell of a rotation, by the angles of its base, and of its text's length where that stretches the base.
   private turned(t: Tensor, cell: readonly number[], row: number, x: Values | undefined, offset: number): Made | undefined {
     const n = t.shape.at(-1) ?? 1, last = cell.at(-1) ?? 0, source = this.all.find((one) => one.path === t.inputs[0] && one.step === t.step), width = source?.shape.at(-1) ?? n;
-    const { theta, width: turning, pairs } = t.settings, half = Number(turning) / 2, from = Math.floor(offset / n) * width + width - n; // the last channels turn
+    const { theta, width: turning, pairs } = t.settings, past = this.past(t.path, t.step), half = Number(turning) / 2, from = Math.floor(offset / n) * width + width - n; // the last channels turn
     if (!x || typeof theta !== "number" || !(half > 0)) return undefined;
     if (last >= 2 * half) return { factors: { x: [x[from + last] ?? NaN], turn: [1] } };
     const adjacent = pairs === "adjacent", j = adjacent ? Math.floor(last / 2) : last % half, later = adjacent ? last % 2 === 1 : last >= half;
-    const a = x[from + (adjacent ? 2 * j : j)] ?? NaN, b = x[from + (adjacent ? 2 * j + 1 : half + j)] ?? NaN, angle = (this.past(t.path, t.step) + row) * theta ** (-j / half);
-    return { factors: later ? { x: [b, a], turn: [Math.cos(angle), Math.sin(angle)] } : { x: [a, b], turn: [Math.cos(angle), -Math.sin(angle)] } };
+    const a = x[from + (adjacent ? 2 * j : j)] ?? NaN, b = x[from + (adjacent ? 2 * j + 1 : half + j)] ?? NaN, [cos, sin] = turnOf(t.settings, past + row, j, past + this.count(t.path, t.step));
+    return { factors: later ? { x: [b, a], turn: [cos, sin] } : { x: [a, b], turn: [cos, -sin] } };
   }
 
   // The names that a carried cell of the tensor, in any step, has for an op's terms, as people read them; the op's own without one.
