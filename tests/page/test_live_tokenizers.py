@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from unicodedata import category
 from typing import Any
 
 import pytest
@@ -129,6 +130,7 @@ def kinds() -> dict[str, Tokenizer]:
     all_of["fixed"] = parted({"type": "FixedLength", "length": 3}, plain, normalizer={"type": "Nmt"})
     all_of["delimited"] = parted({"type": "CharDelimiterSplit", "delimiter": "e"}, plain)
     all_of["bytes first"] = parted(normalizer={"type": "ByteLevel"})
+    all_of["scripts"] = parted({"type": "UnicodeScripts"}, plain)
     all_of["words"] = word_level({"type": "Whitespace"})
     if FULL and SHARED.is_dir() and (gpt2 := load_tokenizer(SHARED)) is not None:
         all_of["gpt2 itself"] = gpt2
@@ -182,6 +184,9 @@ SCRIPTS = [  # of characters
 ]
 
 
+ASSIGNED = [p for p in range(0x110000) if category(chr(p)) != "Cs" and (p < 0x323B0 or 0xE0000 <= p < 0xE0200)]
+
+
 def drawn(count: int) -> list[str]:
     """Return random texts of several scripts, with combining marks, control characters and joiners among them."""
     draw = random.Random(11)
@@ -206,6 +211,20 @@ def test_a_map_of_characters_is_pythons(run: Callable[..., Any]) -> None:
         assert wrong == [], (len(wrong), wrong[:2])
         assert answer["ids"] == [tokenizer.encode(text) for text in some]
     assert sum(a != b for a, b in zip(answers[2]["words"], answers[0]["words"], strict=True)) > 100
+
+
+def test_scripts_are_the_librarys(run: Callable[..., Any]) -> None:
+    """On random texts of many scripts, among them what no script has; and a table that ends early cuts some elsewhere."""
+    draw, tokenizer = random.Random(5), kinds()["scripts"]
+    some = drawn(1000) + ["".join(chr(draw.choice(ASSIGNED)) for _ in range(8)) for _ in range(1000)]
+    parts = carried(tokenizer, "odd", tokenizer.size)
+    other = json.loads(json.dumps(parts))
+    del other["text"]["words"][0]["scripts"][40:]
+    ours, mutant = run([parts, other], [], some)
+    theirs = [[word for word in tokenizer.words(text) if word] for text in some]
+    wrong = [(text, a, b) for text, a, b in zip(some, ours["words"], theirs, strict=True) if a != b]
+    assert wrong == [], (len(wrong), wrong[:2])
+    assert ours["ids"] == [encoded(tokenizer, text) for text in some] and mutant["words"] != ours["words"]
 
 
 def words(tokenizer: Tokenizer) -> list[list[str]]:
@@ -242,7 +261,6 @@ def swapped(parts: dict[str, Any], old: str, new: str) -> None:
 FIRST = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}
 SPLIT = {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": False}
 OTHERS = [
-    ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
     ({"normalizer": {"type": "Lowercase"}, "pre_tokenizer": FIRST}, "Lowercase · Metaspace"),
     ({"pre_tokenizer": SPLIT | {"pattern": {"Regex": "a+"}}}, "Regex a+"),
     ({"pre_tokenizer": SPLIT | {"pattern": {"Regex": "^▁+$"}}}, "Regex ^▁+$"),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pellucid.errors import UseError
+from pellucid.html.live_scripts import scripts
 from pellucid.tokenizer.chat_encoder import fenceable
 from pellucid.tokenizer.patterns import PUBLISHED, SHORT
 from pellucid.tokenizer.pieces import TIDY
@@ -24,7 +25,7 @@ NORMALIZERS = (
 )
 WORDS = (
     *("ByteLevel", "BertPreTokenizer", "Metaspace", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits", "Split"),
-    *("CharDelimiterSplit", "FixedLength"),
+    *("CharDelimiterSplit", "FixedLength", "UnicodeScripts"),
 )
 BEHAVIORS = ("Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous")
 SAME = ("lstrip", "rstrip", "single_word")
@@ -102,6 +103,8 @@ def words(part: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
         elif one["type"] == "Metaspace":
             scheme = one.get("prepend_scheme") or ("always" if one.get("add_prefix_space", True) else "never")
             yield {"type": "Metaspace", "mark": one.get("replacement", "▁"), "scheme": scheme, "split": one.get("split", True) is not False}
+        elif one["type"] == "UnicodeScripts":
+            yield one | {"scripts": scripts()}
         else:
             yield one
 

@@ -18,6 +18,7 @@ export type WordPart =
   | { type: "Punctuation"; behavior?: Behavior }
   | { type: "CharDelimiterSplit"; delimiter: string }
   | { type: "FixedLength"; length?: number }
+  | { type: "UnicodeScripts"; scripts: [number, number][] }
   | { type: "Whitespace" | "WhitespaceSplit" | "BertPreTokenizer" };
 type Behavior = "Isolated" | "Removed" | "MergedWithPrevious" | "MergedWithNext" | "Contiguous";
 
@@ -92,10 +93,34 @@ function step(part: WordPart): (word: string, first: boolean) => string[] {
     case "Punctuation": return (word) => split(word, PUNCTUATION, part.behavior ?? "Isolated");
     case "CharDelimiterSplit": { const at = expression({ String: part.delimiter }); return (word) => split(word, at, "Removed"); }
     case "FixedLength": { const at = new RegExp(`.{1,${part.length ?? 5}}`, "gsu"); return (word) => split(word, at, "Isolated"); }
+    case "UnicodeScripts": { const scriptOf = lookup(part.scripts); return (word) => byScript(word, scriptOf); }
     case "Whitespace": return (word) => split(word, WORD, "Removed", true);
     case "WhitespaceSplit": return (word) => split(word, SPACES, "Removed");
     case "BertPreTokenizer": return (word) => split(word, SPACES, "Removed").flatMap((w) => split(w, PUNCTUATION, "Isolated"));
   }
+}
+
+// The number of a character's script from ranges (first, script); negative without one.
+function lookup(ranges: readonly [number, number][]): (char: string) => number {
+  return (char) => {
+    const point = char.codePointAt(0) ?? 0;
+    let low = 0, high = ranges.length;
+    while (high - low > 1) { const middle = (low + high) >> 1; if ((ranges[middle]?.[0] ?? Infinity) <= point) low = middle; else high = middle; }
+    return ranges[low]?.[1] ?? -1;
+  };
+}
+
+// A word for each run of one script. What has none stays with what stands before it; at the beginning the library drops it.
+function byScript(text: string, scriptOf: (char: string) => number): string[] {
+  const out: string[] = [];
+  let last = -1;
+  for (const char of text) {
+    const script = scriptOf(char);
+    if (script >= 0 && script !== last) out.push(char);
+    else if (out.length > 0) out[out.length - 1] += char;
+    if (script >= 0) last = script;
+  }
+  return out;
 }
 
 // split("a b", / /g, "MergedWithPrevious") is ["a ", "b"].  invert: what does not match is what is cut out.
