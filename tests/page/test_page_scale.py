@@ -13,6 +13,7 @@ import torch
 from playwright.sync_api import Browser, Route
 
 from browser import READY, Tab, open_tab, serve_from_thread
+from covering import FULL
 from pellucid.api.model import make
 from pellucid.tracing import Trace
 from pellucid.watching.records import Seen
@@ -128,6 +129,20 @@ def test_a_large_matrix(browser: Browser, tmp_path: Path) -> None:
         tab.go(prompt="#1 2 3")
         tab.page.wait_for_function("() => document.querySelector('[data-path]')")
         pools(tab, "layers.0.attn.q.weight", "2222,3333", prompt="#1 2 3")
+
+
+def test_a_map_of_many_blocks_and_tokens(browser: Browser, tmp_path: Path) -> None:
+    """61 blocks, and 4,096 tokens in the long form. Attention of so many is left out and counted; of fewer its edges are drawn."""
+    tokens = 4096 if FULL else 256
+    deep = LARGE | {"hidden_size": 8, "num_hidden_layers": 61, "num_attention_heads": 1, "max_position_embeddings": 8192}
+    ids = "#" + " ".join(str(7 * i % 16) for i in range(tokens))
+    with serve_from_thread(model(tmp_path / "deep", deep)) as address, open_tab(browser, address) as tab:
+        tab.go(view="map", prompt=ids)
+        tab.page.wait_for_selector("[data-map] [data-norm]")
+        assert tab.page.locator("[data-map] [data-norm]").count() >= 61 * 8
+        assert (tab.page.locator("[data-map] [data-share]").count() > 0) == (tokens < 4096)
+        assert nodes(tab) < MOST
+        turn(tab, "[data-weight]", view="attention", prompt=ids, block="layers.60")
 
 
 def test_many_blocks_of_many_heads(browser: Browser, tmp_path: Path) -> None:
