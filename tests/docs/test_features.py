@@ -23,7 +23,8 @@ def functions(file: str) -> set[str]:
     path = ROOT / "tests" / file
     if not path.is_file():
         return set()
-    return {n.name for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return {n.name for n in body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
 
 
 def missing(table: dict[str, tuple[str, list[str]]]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Rotary positions on a stretched base, in a page that runs its model and in a saved file: the numbers are Python's, and so are their sums."""
+"""Rotary positions on a stretched base, in a page that runs its model and in a saved file: numbers and sums are Python's."""
 
 import json
 import re
@@ -28,8 +28,16 @@ from pellucid.runs.worker import Stop
 
 SPECIMEN = Path(pellucid.__file__).parent / "specimens" / "capitals"
 SMALL = {
-    **{"model_type": "llama", "vocab_size": 4480, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
-    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 0},
+    "model_type": "llama",
+    "vocab_size": 4480,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 16,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
 }
 PHI = {"model_type": "phi3", "pad_token_id": 0, "original_max_position_embeddings": 16, "max_position_embeddings": 64}
 FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 3.0, 4.0]}

@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from unicodedata import category
 from typing import Any
+from unicodedata import category
 
 import pytest
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers

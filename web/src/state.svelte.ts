@@ -1,7 +1,7 @@
 // One selection for all views, held in the address: model, prompt, step, block, head, position, tensor, cell.
 
 import { untrack } from "svelte";
-import { framed } from "./live/present";
+import { framed, served } from "./live/present";
 import { kept, models, start, tensors, weights } from "./run/api";
 import { recorded } from "./run/recorded";
 import type { Spot } from "./run/sources";
@@ -24,6 +24,7 @@ class Now {
   shipped = $state(""); // the name of that run, if it ships with the package
   tokenizer: string | null = $state(null); // the tokenizer that the server was opened with, alone
   busy = $state(false);
+  halt: (() => void) | null = $state.raw(null); // ends the request in progress, where a server computes it
   fault = $state("");
   tensors: Record<number, Tensor[]> = $state.raw({}); // by step
   weights: Tensor[] = $state.raw([]);
@@ -112,14 +113,15 @@ let latest = 0;
 
 // The newest answer counts; an older one that comes later is dropped.
 export async function run(): Promise<void> {
-  const mine = ++latest;
+  const mine = ++latest, ended = new AbortController();
   now.busy = true;
+  now.halt = served ? () => ended.abort() : null;
   now.fault = "";
   try {
-    const own = recording(), answer = own && fits(own) ? own : (await start(place.model, place.prompt, place.steps, place.sampling, switches.read(place.with), [], place.forced));
+    const own = recording(), answer = own && fits(own) ? own : (await start(place.model, place.prompt, place.steps, place.sampling, switches.read(place.with), [], place.forced, ended.signal));
     if (mine === latest) take(answer);
   } catch (fault) {
-    if (mine === latest) now.fault = messageOf(fault);
+    if (mine === latest) now.fault = ended.signal.aborted ? say("page.halted") : messageOf(fault);
   } finally {
     if (mine === latest) now.busy = false;
   }

@@ -19,6 +19,7 @@ from pellucid.documents.rotary import TurnsDocument
 from pellucid.documents.run import CandidateDocument, RunDocument, StepDocument
 from pellucid.documents.run_difference import DifferencesDocument
 from pellucid.documents.run_map import MapDocument
+from pellucid.documents.run_progress import ProgressDocument
 from pellucid.documents.sweep import HeadsDocument, SweepDocument
 from pellucid.documents.switch_list import SwitchesDocument
 from pellucid.documents.tensor import StatsDocument, TensorDocument
@@ -41,6 +42,7 @@ NAMED = {  # documents by the names that schemas/api.json has for them
     "reuse": ReuseDocument,
     "sweep": SweepDocument,
     "switches": SwitchesDocument,
+    "progress": ProgressDocument,
     "moved": WhyDocument,
     "tile": WeightTileDocument,
 }

@@ -1,4 +1,4 @@
-"""The writing systems by which the library's UnicodeScripts cuts a text, asked of the library itself: a browser knows another year's Unicode."""
+"""The writing systems by which the library's UnicodeScripts cuts a text, asked of the library: a browser has another year's Unicode."""
 
 from functools import cache
 

@@ -22,11 +22,12 @@ from pellucid.errors import RequestError, TraceError, UseError
 from pellucid.nn.transformer import Encoder, EncoderDecoder
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import choose
-from pellucid.runs.answers import Answer, answer, tokenizer_of
+from pellucid.runs.answers import Answer, answer, piece_of, tokenizer_of, visible
 from pellucid.runs.kept_run import LetGo, Run, kept, summed
 from pellucid.runs.limits import Limits
 from pellucid.runs.memory_budget import TABLES, TENSORS, largest, require
 from pellucid.runs.model_registry import LoadedModel
+from pellucid.runs.progress import Progress
 from pellucid.runs.request import RunRequest, wrong
 from pellucid.runs.stats import stats_of
 from pellucid.runs.switched_model import switched
@@ -40,14 +41,15 @@ TABLE = threading.Lock()  # one listed table is computed at a time, of all runs:
 
 
 class Keeping:
-    """A watch's `keep` that keeps values within the limits, and beyond them only their stats."""
+    """A watch's `keep` that keeps values within the limits, and beyond them only their stats. progress: counts tensors."""
 
-    def __init__(self, stop: Stop, limits: Limits) -> None:
-        self.stop, self.limits, self.size = stop, limits, 0
+    def __init__(self, stop: Stop, limits: Limits, progress: Progress) -> None:
+        self.stop, self.limits, self.progress, self.size = stop, limits, progress, 0
         self.storages: set[int] = set()
 
     def __call__(self, x: Tensor) -> Any:
         self.stop.check()
+        self.progress.tensors += 1
         if x.is_meta:
             return x
         storage = x.untyped_storage()
@@ -59,14 +61,18 @@ class Keeping:
         return x.detach()
 
 
-def run_prompt(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits) -> Run:
-    """Run a prompt by the model with the request's switches, watched; large tables of scores are only listed."""
-    loaded = switched(loaded, request.switches, limits)
+def run_prompt(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits, progress: Progress | None = None) -> Run:
+    """Run a prompt by the model with the request's switches, watched; large tables of scores are only listed.
+
+    progress: is told how far the run has come.
+    """
+    loaded, progress = switched(loaded, request.switches, limits), progress or Progress()
     if loaded.model is None or not loaded.has_weights:
-        return shapes(loaded, request, stop, limits)
+        return shapes(loaded, request, Keeping(stop, limits, progress), limits)
     model = loaded.model
     ids = ids_of(model, request.prompt, request.ids, limits)
     require(TENSORS * largest(model.module, min(len(ids), loaded.config.positions or len(ids))), limits)
+    progress.prompt = len(ids)
     answers: list[list[Answer]] = []
     tokenizer = tokenizer_of(model)
     choose = choosing(loaded, request, ids)
@@ -74,10 +80,11 @@ def run_prompt(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Lim
     def chosen(logits: Tensor) -> int:
         token = choose(logits)
         answers.append([answer(tokenizer, logits, -1, token, limits.candidates)])
+        progress.drawn(visible(piece_of(tokenizer, token)))
         return token
 
     changed = changes(loaded, request, limits)
-    how: dict[str, Any] = {"keep": Keeping(stop, limits), "terms": True, "edit": changed}
+    how: dict[str, Any] = {"keep": Keeping(stop, limits, progress), "terms": True, "edit": changed}
     how["inside"] = "beside" if square(loaded, len(ids) + request.new) <= limits.tables else "listed"
     if isinstance(model.module, Encoder):
         model.check(torch.tensor([ids]))
@@ -181,7 +188,7 @@ def ids_in(prompt: str) -> list[int] | None:
     return list(map(int, re.findall(r"\d+", prompt))) if re.fullmatch(r"#\s*\d{1,9}([\s,]+\d{1,9})*\s*", prompt) else None
 
 
-def shapes(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits) -> Run:
+def shapes(loaded: LoadedModel, request: RunRequest, keeping: Keeping, limits: Limits) -> Run:
     """Run one forward on meta: the run has every tensor's shape and products, and no number."""
     if request.ids is None and loaded.model is None:
         raise RequestError("server.shapes", 400, "prompt", model=loaded.name)
@@ -192,7 +199,7 @@ def shapes(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits)
         )
     tokens = torch.zeros(1, len(ids), dtype=torch.long, device=META)
     given = (tokens, tokens[:, :1]) if isinstance(loaded.module, EncoderDecoder) else (tokens,)
-    with torch.no_grad(), watch(loaded.module, keep=Keeping(stop, limits)) as seen:
+    with torch.no_grad(), watch(loaded.module, keep=keeping) as seen:
         loaded.module(*given)
     return Run(loaded, Trace(loaded.name, request.prompt, ids, [], seen.seen), [], request, [], limits)
 

@@ -56,6 +56,7 @@ class Api:
             route("/api/models", self.models),
             route("/api/tokens", self.tokens, "POST"),
             route("/api/runs", self.new_run, "POST"),
+            route("/api/runs", self.progress),
             route("/api/runs/{run}", self.run),
             route("/api/runs/{run}/steps/{step}", self.step),
             route("/api/runs/{run}/steps/{step}/sample", self.sample, "POST"),
@@ -132,6 +133,10 @@ class Api:
         given, session = request_body.run_of(await self.body(request), self.limits), await self.session()
         session.registry.require(given.model)
         return answer(await self.worker.run(request, lambda stop: session.new_run(given, stop)))
+
+    async def progress(self, request: Request) -> Response:
+        query(request)
+        return answer((await self.session()).going())
 
     async def run(self, request: Request) -> Response:
         from pellucid.documents.run import run_document

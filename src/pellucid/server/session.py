@@ -12,6 +12,7 @@ from pellucid.bench import last_measured as measured
 from pellucid.checkpoint.opening import recorded_runs
 from pellucid.documents.cell import terms_document
 from pellucid.documents.run import RunDocument, run_document
+from pellucid.documents.run_progress import ProgressDocument, progress_document
 from pellucid.documents.sample import sample_document
 from pellucid.documents.tensor import stats_document, stats_to_json
 from pellucid.documents.tokens import TokensDocument, tokens_document
@@ -21,6 +22,7 @@ from pellucid.runs.answers import tokenizer_of
 from pellucid.runs.kept_run import Run, RunStore, kept
 from pellucid.runs.limits import Limits
 from pellucid.runs.model_registry import LoadedModel, ModelRegistry
+from pellucid.runs.progress import Progress
 from pellucid.runs.request import RunRequest
 from pellucid.runs.stats import stats_of
 from pellucid.runs.worker import Stop
@@ -59,6 +61,7 @@ class Session:
     ) -> None:
         self.answering = {name: model for name, model in (answering or {}).items() if model.thread is not None}
         self.limits, self.runs, self.opened = limits, RunStore(limits), opened
+        self.progress: Progress | None = None  # of the run that is going on
         training = None if opened is None else run_of(opened)
         self.shipped = next(iter(recorded_runs()), None) if training is None and served is None else None
         self.learning = Learning(training if self.shipped is None else recorded_runs()[self.shipped])
@@ -93,9 +96,18 @@ class Session:
         ids = {"run": first and first.id, "training": training, "shipped": self.shipped, "tokenizer": next(iter(self.tokenizers), None)}
         return {"schema": SCHEMA, "current": current, **ids, "models": rows}
 
+    def going(self) -> ProgressDocument:
+        """Return how far the run that is going on has come."""
+        return progress_document(self.progress)
+
     def new_run(self, request: RunRequest, stop: Stop) -> RunDocument:
         """Run a prompt, keep the run and return its document."""
-        return run_document(self.runs.put(execute.run_prompt(self.registry[request.model], request, stop, self.limits)))
+        self.progress = Progress()
+        try:
+            run = execute.run_prompt(self.registry[request.model], request, stop, self.limits, self.progress)
+            return run_document(self.runs.put(run))
+        finally:
+            self.progress = None
 
     def ready(self, run: Run, n: int, terms: bool) -> bool:
         """True if tensor `n`, with its terms if `terms`, needs no run of the model."""

@@ -6,7 +6,7 @@ import type { ChatEventDocument } from "../chat/chat_documents";
 import { settings } from "../settings.svelte";
 import type { Bill, Catalog, Counted, Point, Query, Reason } from "./bill";
 import { Columns, cellOf } from "./columns";
-import type { CellPartsDocument, CodeDocument, LensDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument, WeightTileDocument, WhyDocument } from "./documents";
+import type { CellPartsDocument, CodeDocument, LensDocument, ProgressDocument, ReuseDocument, SweepDocument, SwitchDocument, TurnsDocument, WeightTileDocument, WhyDocument } from "./documents";
 import type { DifferencesDocument } from "./difference_documents";
 import type { MapDocument } from "./map_documents";
 import { attributed, type Attribution } from "./lens";
@@ -97,11 +97,14 @@ const given = (prompt: string): object => (/^#\s*\d+([\s,]+\d+)*\s*$/.test(promp
 export const tokens = (model: string, prompt: string, special: boolean): Promise<TokensDocument> => json("tokens", { method: "POST", body: JSON.stringify({ model, ...given(prompt), special }), headers: { "Content-Type": "application/json" } });
 
 // sampling: as a link holds it; "" takes the likeliest token.
-export function start(model: string, prompt: string, steps: number, sampling: string, switches: readonly string[] = [], changes: readonly string[] = [], forced = ""): Promise<Run> {
+export function start(model: string, prompt: string, steps: number, sampling: string, switches: readonly string[] = [], changes: readonly string[] = [], forced = "", signal?: AbortSignal): Promise<Run> {
   const taken = before(forced, steps);
   const body = JSON.stringify({ model, ...given(prompt), new: steps, ...(sampling === "" ? {} : { sampling: read(sampling) }), ...(switches.length > 0 ? { with: switches } : {}), ...(changes.length > 0 ? { changes } : {}), ...(Object.keys(taken).length > 0 ? { forced: taken } : {}) });
-  return json("runs", { method: "POST", body, headers: { "Content-Type": "application/json" } });
+  return json("runs", { method: "POST", body, headers: { "Content-Type": "application/json" }, ...(signal ? { signal } : {}) });
 }
+
+// How far the run has come that the server computes. It is not remembered.
+export const progress = async (): Promise<ProgressDocument> => (await ask("runs")).json() as Promise<ProgressDocument>;
 
 // The events of a conversation's next answer as they come, until it is aborted.
 export async function* answerOf(model: string, switches: readonly string[], messages: readonly object[], sampling: string, most: number, signal: AbortSignal): AsyncGenerator<ChatEventDocument> {

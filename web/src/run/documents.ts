@@ -81,6 +81,12 @@ export interface CodeDocument {
   python: string[]; // that make the cell again; none: the run cannot be made by a few lines
 }
 
+export interface GoingRunDocument {
+  prompt: number; // tokens of its prompt; 0 before they are known
+  tensors: number; // that the step has computed so far
+  new: string[]; // pieces of the tokens that it has written
+}
+
 export interface LensDocument {
   schema: 1;
   run: string;
@@ -133,6 +139,11 @@ export interface PairDocument {
   after: [[number, number], [number, number]]; // of the query, then of the key
   turn: [[number, number], [number, number]]; // cos and sin
   product: number; // of the two turned pairs
+}
+
+export interface ProgressDocument {
+  schema: 1;
+  running: GoingRunDocument | null;
 }
 
 export interface ReuseDocument {
