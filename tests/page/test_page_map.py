@@ -217,3 +217,43 @@ def test_a_saved_page_has_the_map(browser: Browser, address: str, tmp_path: Path
         opened.page.wait_for_selector("svg[data-step='1']")
         for selector in ("[data-cell]", "[data-edge]", "[data-feed]", "[data-word]"):
             assert marks(tab, selector) == marks(opened, selector) != []
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_whole_map_is_on_the_first_screen(tab: Tab, lang: str) -> None:
+    """On a first visit, with the story's offer above it: every row, the words below the columns, and what can be done with it."""
+    tab.page.set_viewport_size({"width": 1440, "height": 900})
+    tab.go(lang, prompt=PROMPT, view="map")
+    tab.page.wait_for_selector("[data-map] [data-norm]")
+    tab.settle()
+    last = tab.page.locator("#pointed span").bounding_box()
+    assert last is not None and last["y"] + last["height"] <= 900
+
+
+def test_a_row_of_several_tokens_says_so(tab: Tab) -> None:
+    for count, grouped in ((40, "2"), (20, None)):
+        tab.go(prompt="#" + " ".join(str(300 + i) for i in range(count)), view="map")
+        tab.page.wait_for_selector("[data-map] [data-norm]")
+        said = tab.page.locator("[data-grouped]")
+        assert (said.get_attribute("data-grouped") if said.count() else None) == grouped
+        assert tab.page.locator("[data-start]").count() == (20 if grouped else count)
+
+
+@pytest.mark.parametrize(("prompt", "taken"), [("The capital of France is [MASK].", False), (PROMPT, True)])
+def test_a_candidate_is_offered_where_there_is_one(tab: Tab, prompt: str, taken: bool) -> None:
+    """An encoder fills its blanks and writes nothing on."""
+    tab.go(prompt=prompt, view="map", model="pellucid/capitals" if taken else "pellucid/capitals-bert")
+    tab.page.wait_for_selector("[data-map] [data-norm]")
+    assert ("Click a candidate" in tab.page.inner_text("#pointed")) is taken
+    assert (tab.page.locator("[data-candidate]:enabled").count() > 0) is taken
+
+
+def test_a_decoders_word_is_read_on_ribbons(tab: Tab) -> None:
+    """Its first word stands where the encoder's ribbons pass: a rim in the page's own colour keeps it legible."""
+    tab.go(prompt="The capital of France is Paris.", view="map", model="pellucid/capitals-t5")
+    tab.page.wait_for_selector("[data-map] [data-norm]")
+    rim = """e => {
+      const own = getComputedStyle(e), page = getComputedStyle(document.querySelector("header"));
+      return [own.paintOrder.split(" ")[0], own.stroke === page.backgroundColor];
+    }"""
+    assert tab.page.locator("text.piece").last.evaluate(rim) == ["stroke", True]

@@ -6,7 +6,7 @@ import { say, visible } from "../messages";
 import { percent } from "../tensor/number";
 
 const SVG = "http://www.w3.org/2000/svg";
-const LOOKS = ["fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor"] as const;
+const LOOKS = ["fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "paint-order", "opacity", "font-family", "font-size", "font-weight", "text-anchor"] as const;
 const EDGE = 16, LINE = 18, DENSE = 2, MOST = 3; // px around the picture and of a line of its caption; pixels of a px; lines of a sentence
 
 export interface Drawn { text: string; width: number; height: number } // text: of the SVG
