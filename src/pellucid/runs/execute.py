@@ -68,7 +68,7 @@ def run_prompt(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Lim
     """
     loaded, progress = switched(loaded, request.switches, limits), progress or Progress()
     if loaded.model is None or not loaded.has_weights:
-        return shapes(loaded, request, Keeping(stop, limits, progress), limits)
+        return shapes(loaded, request, stop, limits)
     model = loaded.model
     ids = ids_of(model, request.prompt, request.ids, limits)
     require(TENSORS * largest(model.module, min(len(ids), loaded.config.positions or len(ids))), limits)
@@ -188,7 +188,7 @@ def ids_in(prompt: str) -> list[int] | None:
     return list(map(int, re.findall(r"\d+", prompt))) if re.fullmatch(r"#\s*\d{1,9}([\s,]+\d{1,9})*\s*", prompt) else None
 
 
-def shapes(loaded: LoadedModel, request: RunRequest, keeping: Keeping, limits: Limits) -> Run:
+def shapes(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Limits) -> Run:
     """Run one forward on meta: the run has every tensor's shape and products, and no number."""
     if request.ids is None and loaded.model is None:
         raise RequestError("server.shapes", 400, "prompt", model=loaded.name)
@@ -199,7 +199,7 @@ def shapes(loaded: LoadedModel, request: RunRequest, keeping: Keeping, limits: L
         )
     tokens = torch.zeros(1, len(ids), dtype=torch.long, device=META)
     given = (tokens, tokens[:, :1]) if isinstance(loaded.module, EncoderDecoder) else (tokens,)
-    with torch.no_grad(), watch(loaded.module, keep=keeping) as seen:
+    with torch.no_grad(), watch(loaded.module, keep=Keeping(stop, limits, Progress())) as seen:
         loaded.module(*given)
     return Run(loaded, Trace(loaded.name, request.prompt, ids, [], seen.seen), [], request, [], limits)
 
