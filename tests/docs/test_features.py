@@ -13,8 +13,8 @@ COUNT = 36
 
 def rows(text: str) -> dict[str, tuple[str, list[str]]]:
     """Return what each row of the table says, and the tests that it names."""
-    found = re.findall(r"^\| (F\d+) \| [^|]+ \| ([^|]*) \| ([^|]+) \|$", text, re.M)
-    return {number: (said.strip(), re.findall(r"`([^`]+)`", tests)) for number, said, tests in found}
+    lines = re.findall(r"^\| (F\d+) \| [^|]+ \| ([^|]*) \| ([^|]+) \|$", text, re.M)
+    return {number: (said.strip(), re.findall(r"`([^`]+)`", tests)) for number, said, tests in lines}
 
 
 @cache

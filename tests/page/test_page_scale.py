@@ -132,7 +132,7 @@ def test_a_large_matrix(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_a_map_of_many_blocks_and_tokens(browser: Browser, tmp_path: Path) -> None:
-    """61 blocks, and 4,096 tokens in the long form. Attention of so many is left out and counted; of fewer its edges are drawn."""
+    """61 blocks, and 4,096 tokens in the long form. Attention of 4,096 is left out and counted; of fewer its edges are drawn."""
     tokens = 4096 if FULL else 256
     deep = LARGE | {"hidden_size": 8, "num_hidden_layers": 61, "num_attention_heads": 1, "max_position_embeddings": 8192}
     ids = "#" + " ".join(str(7 * i % 16) for i in range(tokens))

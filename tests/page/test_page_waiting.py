@@ -14,8 +14,8 @@ from pellucid.runs.execute import Keeping
 PROMPT = "The capital of Japan is"
 
 
-class Held:
-    """Forwards that wait. at: the tensor of its step, behind so many new tokens, at which a run waits until it is stopped or freed."""
+class Paused:
+    """Forwards that wait. at: the tensor of its step, behind a number of new tokens, at which a run waits until it is stopped or freed."""
 
     def __init__(self) -> None:
         self.at: tuple[int, int] | None = None
@@ -32,23 +32,23 @@ class Held:
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Held:
-    own = Held()
+def paused(monkeypatch: pytest.MonkeyPatch) -> Paused:
+    own = Paused()
     monkeypatch.setattr(Keeping, "__call__", lambda keeping, x: own(keeping, x))
     return own
 
 
 @pytest.fixture
-def tab(browser: Browser, held: Held) -> Iterator[Tab]:
+def tab(browser: Browser, paused: Paused) -> Iterator[Tab]:
     with serve_from_thread("pellucid/capitals") as address, open_tab(browser, address) as opened:
         opened.go(prompt="The capital of France is", steps=3)
         yield opened
 
 
-def test_a_run_tells_how_far_it_is_and_stops(tab: Tab, held: Held) -> None:
+def test_a_run_tells_how_far_it_is_and_stops(tab: Tab, paused: Paused) -> None:
     page, model = tab.page, pellucid.load("pellucid/capitals", dtype="float32")
     new = pellucid.trace(model, PROMPT, 3, only="logits")
-    held.at = (0, 40)
+    paused.at = (0, 40)
     page.fill("#prompt", PROMPT)
     page.keyboard.press("Enter")
     page.wait_for_selector('.going[data-new="0"][data-tensors="40"]')
@@ -56,13 +56,13 @@ def test_a_run_tells_how_far_it_is_and_stops(tab: Tab, held: Held) -> None:
     assert f"Reading {len(new.ids)} tokens, 40 tensors so far" in line and " s" in line
     page.click(".going button")
     page.wait_for_selector("[role=alert]")
-    assert held.stopped.wait(10)  # the server computes no further
+    assert paused.stopped.wait(10)  # the server computes no further
     assert "Stopped." in page.inner_text("[role=alert]") and page.locator(".going").count() == 0
-    held.at = (2, 7)
+    paused.at = (2, 7)
     page.press("#prompt", "Enter")
     page.wait_for_selector('.going[data-new="2"][data-tensors="7"]')
     assert "2 tokens written" in page.inner_text(".going")
     assert model.tokenizer is not None and page.inner_text(".going .text").strip() == model.tokenizer.decode(new.new[:2]).strip()
-    held.free.set()
+    paused.free.set()
     page.wait_for_selector(".going", state="detached")
     assert page.locator("[role=alert]").count() == 0 and PROMPT in page.input_value("#prompt")

@@ -4,7 +4,7 @@ from functools import cache
 
 from tokenizers import pre_tokenizers
 
-LATIN, HAN = "a", "京"
+LATIN, HAN = "a", chr(0x4E00)
 BLOCK = 128  # code points that are asked for at once
 NONE = -1  # a space, or what Unicode has not assigned: it stays with what stands before it
 
