@@ -14,7 +14,7 @@ COUNT = 36
 def rows(text: str) -> dict[str, tuple[str, list[str]]]:
     """Return what each row of the table says, and the tests that it names."""
     lines = re.findall(r"^\| (F\d+) \| [^|]+ \| ([^|]*) \| ([^|]+) \|$", text, re.M)
-    return {number: (said.strip(), re.findall(r"`([^`]+)`", tests)) for number, said, tests in lines}
+    return {number: (verdict.strip(), re.findall(r"`([^`]+)`", tests)) for number, verdict, tests in lines}
 
 
 @cache
@@ -30,8 +30,8 @@ def functions(file: str) -> set[str]:
 def missing(table: dict[str, tuple[str, list[str]]]) -> Iterator[str]:
     """Yield every row that is lacking or names no test, and every test that is not there."""
     for number in (f"F{n}" for n in range(1, COUNT + 1)):
-        said, tests = table.get(number, ("", []))
-        if said != "yes" or not tests:
+        verdict, tests = table.get(number, ("", []))
+        if verdict != "yes" or not tests:
             yield number
         for test in tests:
             file, _, name = test.partition("::")

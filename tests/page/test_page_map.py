@@ -234,8 +234,8 @@ def test_a_row_of_several_tokens_says_so(tab: Tab) -> None:
     for count, grouped in ((40, "2"), (20, None)):
         tab.go(prompt="#" + " ".join(str(300 + i) for i in range(count)), view="map")
         tab.page.wait_for_selector("[data-map] [data-norm]")
-        said = tab.page.locator("[data-grouped]")
-        assert (said.get_attribute("data-grouped") if said.count() else None) == grouped
+        sentence = tab.page.locator("[data-grouped]")
+        assert (sentence.get_attribute("data-grouped") if sentence.count() else None) == grouped
         assert tab.page.locator("[data-start]").count() == (20 if grouped else count)
 
 
