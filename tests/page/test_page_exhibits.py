@@ -159,6 +159,22 @@ DRAWN: dict[str, Callable[[dict[str, Any], str], list[str]]] = {
 }  # fmt: skip
 
 
+TIMES = "exhibit.fastest", "exhibit.median"
+
+
+def timeless(shown: dict[str, Any], d: dict[str, Any], lang: str) -> dict[str, Any]:
+    """Return what is shown with a word in the place of each time that was measured, which is another in each run."""
+    measured = {phrases(lang)[key] for key in TIMES}
+    panels = [list(p) for p in shown["panels"]]
+    for texts, p in zip(panels, d["panels"], strict=True):
+        for j, column in enumerate(p["columns"] if p["kind"] == "table" else []):
+            if column in measured:
+                places = [1 + len(p["columns"]) * (1 + row) + j for row in range(len(p["rows"]))]
+                assert all(float(texts[at].replace(",", "")) > 0 for at in places)
+                texts[:] = [column if at in places else text for at, text in enumerate(texts)]
+    return shown | {"panels": panels}
+
+
 @pytest.fixture(scope="module")
 def gallery(browser: Browser, address: str) -> Iterator[Tab]:
     """Open one tab for all exhibits."""
@@ -170,7 +186,8 @@ def gallery(browser: Browser, address: str) -> Iterator[Tab]:
 @pytest.mark.quick(6)
 def test_an_exhibit_shows_pythons_numbers(gallery: Tab, name: str, lang: str) -> None:
     show(gallery, name, lang)
-    assert gallery.page.evaluate(SHOWN) == expected(document(name, lang), lang)
+    d = document(name, lang)
+    assert timeless(gallery.page.evaluate(SHOWN), d, lang) == timeless(expected(d, lang), d, lang)
     assert not gallery.page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 

@@ -148,6 +148,13 @@ def test_what_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     assert process.returncode == 2 and out == "" and re.fullmatch(r"pellucid: [^\n]*config\.json[^\n]*\n", err)
 
 
+@pytest.mark.parametrize("name", ["pellucid/capital", "no/such/model", "/no/folder", "capitals"])
+def test_no_address_before_a_name_is_known(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["open", "--no-browser", name]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and re.fullmatch(r"pellucid: [^\n]*pellucid/capitals[^\n]*\n", err)
+
+
 UNHEARD = """
 import os, signal, weakref
 from pellucid.server.listen import serve

@@ -55,8 +55,17 @@ def score_work(layer: nn.Module, x: Tensor) -> ScoreWork:
 
 def kept_by_length(layer: nn.Module, x: Tensor, lengths: Sequence[int]) -> list[int]:
     """Return the bytes that an attention keeps of all pairs, for texts of these lengths made of repeated rows x [1 T D]."""
-    many = x.repeat(1, max(lengths), 1)
-    return [score_work(layer, many[:, :n]).kept for n in lengths]
+    return [score_work(layer, rows_of_length(x, n)).kept for n in lengths]
+
+
+def rows_of_length(x: Tensor, length: int) -> Tensor:
+    """Return rows x [1 T D] again and again, [1 length D]."""
+    return x.repeat(1, length, 1)[:, :length]
+
+
+def score(layer: nn.Module, x: Tensor) -> Tensor:
+    """Run an attention on rows x [1 T D] and return its output."""
+    return layer(x, step_of(x))  # type: ignore[no-any-return]
 
 
 def query_gap(work: ScoreWork) -> float:

@@ -60,10 +60,11 @@ def judge(name: str, ignore: Iterable[str] = ()) -> None:
     """
     path = Path(name)
     if not path.exists():
-        if "/" not in name and catalog.find(catalog.models(), name) is None:
-            from pellucid.api.model import place
+        from pellucid.checkpoint.hub import is_hub_id
+        from pellucid.checkpoint.opening import place
 
-            place(name)
+        if catalog.find(catalog.models(), name) is None and (name.startswith("pellucid/") or not is_hub_id(name)):
+            place(name)  # raises; a hub id may take minutes to come, and the page shows that
         return
     from pellucid.api.open_tokenizer import open_tokenizer, tokenizer_alone
     from pellucid.checkpoint.gguf.gguf_folder import gguf_of

@@ -1,10 +1,12 @@
 """Two ways to score: a sum through tanh beside a product, with the same projections, on the same rows."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from pellucid.analysis.independence import rows_of
 from pellucid.analysis.mask_leak import causal_attention
-from pellucid.analysis.score_kinds import additive, dot, kept_by_length, query_gap, score_work
+from pellucid.analysis.score_kinds import additive, dot, kept_by_length, query_gap, rows_of_length, score, score_work
+from pellucid.analysis.turns_timed import in_turn
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
 from pellucid.messages import say
@@ -20,6 +22,15 @@ COLUMNS = (
     "exhibit.additive.kept",
 )
 
+TIMED = (
+    "exhibit.additive.way",
+    "exhibit.additive.flops",
+    "exhibit.additive.elementwise",
+    "exhibit.additive.kept",
+    "exhibit.fastest",
+    "exhibit.median",
+)
+
 
 def show(e: Experiment) -> Iterator[Panel | Claim]:
     x = rows_of(e.trace(e.text("prompt")))
@@ -31,6 +42,11 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.additive.table"), list(map(say, COLUMNS)), rows)
     series = {way: kept_by_length(layer, x, LENGTHS) for way, layer in layers.items()}
     yield LinePanel(say("exhibit.additive.lines"), say("exhibit.additive.tokens"), LENGTHS, series)
+    long = rows_of_length(x, LENGTHS[-1])
+    times = in_turn({way: partial(score, layer, long) for way, layer in layers.items()})
+    longest = {way: score_work(layer, long) for way, layer in layers.items()}
+    timed = [(way, w.flops, w.elementwise, w.kept, times[way].fastest, times[way].median) for way, w in longest.items()]
+    yield TablePanel(say("exhibit.additive.times", tokens=LENGTHS[-1]), list(map(say, TIMED)), timed)
     yield e.claim("shapes", product.given == bent.given and product.made == bent.made, given=str(bent.given), made=str(bent.made))
     more = bent.flops == product.flops and bent.elementwise > 0
     yield e.claim("work", more, dot=product.flops, sum=bent.flops, elementwise=bent.elementwise)

@@ -1,9 +1,11 @@
-"""MHA, GQA, MQA: keys and values shared by more and more heads, and what is saved and lost by it."""
+"""MHA, GQA, MQA, MLA: keys and values shared by more and more heads, and what is saved and lost by it."""
 
 from collections.abc import Iterator
 
 from pellucid.analysis.cache_cost import cache_cost, groupings, shared_by_all
 from pellucid.analysis.small_training import trained_on
+from pellucid.analysis.step_reading import CONTEXT, HEADS, LATENT, WIDTH, readings
+from pellucid.analysis.turns_timed import in_turn
 from pellucid.config import Config
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
 from pellucid.exhibits.panel import Panel, TablePanel
@@ -41,6 +43,13 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("pooled", one.right < plain.right, right=one.right, plain=plain.right, of=plain.of)
     after = later[groups[-1]]
     yield e.claim("trained", after.right > one.right, right=after.right, pooled=one.right, of=after.of, steps=steps)
+    read = {one.kind: one for one in readings()}
+    times = in_turn({kind: one.step for kind, one in read.items()})
+    speeds = [(kind, one.kv_heads, one.read, one.flops, times[kind].fastest, times[kind].median) for kind, one in read.items()]
+    names = ("exhibit.kinds.kind", "exhibit.kinds.groups", "exhibit.kinds.read", "exhibit.kinds.flops", "exhibit.fastest", "exhibit.median")
+    yield TablePanel(say("exhibit.kinds.speed", heads=HEADS, width=WIDTH, context=CONTEXT), list(map(say, names)), speeds)
+    less = read["MHA"].read > read["GQA"].read > read["MQA"].read and read["MHA"].flops == read["MQA"].flops
+    yield e.claim("reads", less, most=read["MHA"].read, least=read["MQA"].read, flops=read["MQA"].flops, latent=read[LATENT].flops)
     own, shared, ratio = shared_by_all(LARGE)
     yield e.claim("large", shared.token < own.token, model=LARGE, own=own.token, shared=shared.token, ratio=ratio)
 

@@ -1,6 +1,7 @@
 """One after another: a GRU needs each row before the next, attention none, a convolution many layers to see far."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from pellucid.analysis.independence import rows_of
 from pellucid.analysis.sequence_layers import (
@@ -16,6 +17,7 @@ from pellucid.analysis.sequence_layers import (
     reaching,
     work,
 )
+from pellucid.analysis.turns_timed import in_turn
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, TablePanel
 from pellucid.messages import say
@@ -23,6 +25,7 @@ from pellucid.runs.answers import piece_of, tokenizer_of, visible
 
 PROMPT = "The capital of France is"
 LENGTHS = (8, 16, 32, 64)
+TIMED = "exhibit.recurrent.layer", "exhibit.recurrent.work", "exhibit.recurrent.chain", "exhibit.fastest", "exhibit.median"
 
 
 def show(e: Experiment) -> Iterator[Panel | Claim]:
@@ -45,6 +48,10 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield LinePanel(say("exhibit.recurrent.chains"), say("exhibit.recurrent.rows"), LENGTHS, chains)
     flops = {name: [row[i].flops for row in done] for i, name in enumerate(names)}
     yield LinePanel(say("exhibit.recurrent.flops"), say("exhibit.recurrent.rows"), LENGTHS, flops)
+    long = random_rows(model, LENGTHS[-1])
+    times = in_turn({name: partial(layer, long) for name, layer in zip(names, layers[-1], strict=True)})
+    timed = [(name, flops[name][-1], chains[name][-1], times[name].fastest, times[name].median) for name in names]
+    yield TablePanel(say("exhibit.recurrent.times", rows=LENGTHS[-1]), list(map(say, TIMED)), timed)
     columns = [
         say("exhibit.recurrent.rows"),
         say("exhibit.recurrent.near"),
