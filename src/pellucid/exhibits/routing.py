@@ -14,7 +14,7 @@ from pellucid.messages import say
 PROMPT = "The capital of France is"
 LARGE = "deepseek-v3"
 SCALE = 2.5  # of DeepSeek-V3
-TOKENS = 6  # that have a way drawn, the last
+TOKENS = 4  # that have a way drawn, the last; as many stand side by side on a screen
 CHANNELS = 12  # that are drawn of a symbol's rows
 
 
