@@ -1,196 +1,51 @@
-"""Patching and attribution patching on GPT-2 small's shape, beside TransformerLens and nnsight, in alternating pairs of one run.
+"""Patching, attribution, induction and tracing on GPT-2 small's shape, beside other libraries, in alternating pairs of one run.
 
-    python benchmarks/experiments.py [--transformer-lens PYTHON]... [--nnsight PYTHON] [--pairs 3] [--rows ROW...] [--threads 2] [--tiny]
+    python benchmarks/experiments.py [--transformer-lens PYTHON]... [--nnsight PYTHON] [--transformers PYTHON]
+        [--pairs 3] [--rows ROW...] [--threads 2] [--tiny]
 
 heads: each head at each position of a 15-token prompt (2,160 trials).  residual: each block's output at each position (180).
-attribution: the gradient of the metric times the difference of two runs, for each head at each position of a 300-token prompt.
-Random weights in one folder, read by all; each library in a process of its own, by its own loop: one forward a trial, and for
-TransformerLens also 64 trials as rows of one forward. The metric is the difference of two logits; all numbers must agree at 1e-5. Memory
-is the largest resident size during a turn, less the size before it. Writes benchmarks/results/experiments.json.
+whole heads: each head at all positions (144).  attribution: the gradient of the metric times the difference of two runs, for each head
+at each position of a 300-token prompt.  induction: each head's weight on what came after the same token, 8 texts of 20 tokens read twice.
+tracing: causal tracing as ROME's script does it (arXiv 2202.05262): the subject's embeddings under ten draws of noise, and the clean
+output of each block, or of ten blocks' attention or feed-forward part, put back at each position; a forward a cell, of one clean row and
+ten noisy ones.
+
+Random weights in one folder, read by all; each library in a process of its own, by its own loop (experiment_loops.py): one forward a
+trial, and for TransformerLens also 64 trials as rows of one forward. The metric is the difference of two logits; all numbers must agree
+at 1e-5. Memory is the largest resident size during a turn, less the size before it. Writes benchmarks/results/experiments.json.
 """
 
 import argparse
 import ctypes
 import gc
-import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from experiment_loops import BATCH, LOOPS, Turn
 
 HERE = Path(__file__).parent
-TASKS = ("heads", "residual", "attribution")
-BATCH = 64
-CHEAPEST_FIRST = ("attribution", f"residual, {BATCH} together", "residual", f"heads, {BATCH} together", "heads")
+CHEAPEST_FIRST = (
+    "induction", "attribution", f"whole heads, {BATCH} together", f"residual, {BATCH} together", "whole heads", "residual", "tracing",
+    f"heads, {BATCH} together", "heads",
+)  # fmt: skip
 AGREE = 1e-5
-Turn = Callable[[Tensor, Tensor], Tensor]  # clean and corrupted ids [1 T] -> the numbers of all trials
 
 
 def shape(tiny: bool) -> dict[str, Any]:
     """Return the fields of transformers' GPT2Config, and the lengths of the prompts."""
     small = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 500}
-    return {"config": small if tiny else {}, "tokens": {"heads": 6, "residual": 6, "attribution": 12} if tiny else {
-        "heads": 15, "residual": 15, "attribution": 300}}  # fmt: skip
-
-
-def metric(logits: Tensor) -> Tensor:
-    """Return the difference of two logits of the last row of logits [n T V]: [n]."""
-    return logits[:, -1, 7] - logits[:, -1, 11]
-
-
-# Contestants
-
-
-def ours(folder: str) -> dict[str, Turn]:
-    import pellucid
-
-    model = pellucid.load(folder, dtype="float32")
-    model.module.requires_grad_(False)
-
-    def patched(over: str, by: str) -> Turn:
-        def turn(clean: Tensor, corrupted: Tensor) -> Tensor:
-            return pellucid.patch(model, clean[0].tolist(), corrupted[0].tolist(), over, by, lambda x: metric(x[:, None])).values
-
-        return turn
-
-    def attributed(clean: Tensor, corrupted: Tensor) -> Tensor:
-        with torch.no_grad(), pellucid.watch(model, only="layers.*.attn.z") as right:
-            model(clean, rows=-1)
-        with pellucid.watch(model, only="layers.*.attn.z", grad=True) as seen:
-            metric(model(corrupted, rows=-1)).sum().backward()
-        pairs = zip(right, seen, strict=True)
-        return torch.stack([((a.value - b.value.detach()) * b.grad).sum(-1)[0].T for a, b in pairs])
-
-    return {"heads": patched("layers.*.attn.z", "H T"), "residual": patched("layers.*.out", "T"), "attribution": attributed}
-
-
-def network(folder: str) -> Any:
-    """Return transformers' model of the folder, with the attention that lets heads be seen."""
-    transformers = import_module("transformers")
-    net = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    return net.eval().requires_grad_(False)
-
-
-def lens(folder: str) -> dict[str, Turn]:
-    """TransformerLens: a hook a trial, as its patching module runs them."""
-    net = network(folder)
-    builder = import_module("transformer_lens.model_bridge.sources._bridge_builder")
-    model = builder.build_bridge_from_module(net, architecture="GPT2LMHeadModel", hf_config=net.config, dtype=torch.float32)
-    layers, heads, width = net.config.n_layer, net.config.n_head, net.config.n_embd // net.config.n_head
-    names = {"heads": "blocks.{}.attn.hook_z", "residual": "blocks.{}.hook_resid_post"}
-
-    def by_head(x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], heads, width)
-
-    def patched(task: str, together: int) -> Turn:
-        def turn(clean: Tensor, corrupted: Tensor) -> Tensor:
-            point = names[task]
-            with torch.no_grad():
-                _, kept = model.run_with_cache(clean, names_filter=[point.format(i) for i in range(layers)])
-                out = []
-                for layer in range(layers):
-                    source = kept[point.format(layer)]
-                    places = list(itertools.product(*([range(heads)] if task == "heads" else []), range(clean.shape[1])))
-                    for first in range(0, len(places), together):
-                        group = places[first : first + together]
-
-                        def put(x: Tensor, hook: Any, group: Any = group, source: Tensor = source) -> Tensor:
-                            x = x.clone()
-                            for row, at in enumerate(group):
-                                if task == "heads":
-                                    by_head(x)[row, at[1], at[0]] = by_head(source)[0, at[1], at[0]]
-                                else:
-                                    x[row, at[0]] = source[0, at[0]]
-                            return x
-
-                        tokens = corrupted.expand(len(group), -1)
-                        out.append(metric(model.run_with_hooks(tokens, fwd_hooks=[(point.format(layer), put)])))
-            return torch.cat(out)
-
-        return turn
-
-    def attributed(clean: Tensor, corrupted: Tensor) -> Tensor:
-        points = [names["heads"].format(i) for i in range(layers)]
-        with torch.no_grad():
-            _, kept = model.run_with_cache(clean, names_filter=points)
-        seen: dict[str, Tensor] = {}
-
-        def see(point: str, x: Tensor, hook: Any) -> Tensor:
-            seen[point] = x = x if x.requires_grad else x.detach().requires_grad_()
-            x.retain_grad()
-            return x
-
-        metric(model.run_with_hooks(corrupted, fwd_hooks=[(point, partial(see, point)) for point in points])).sum().backward()
-        gaps = [(kept[p] - seen[p].detach()) * seen[p].grad for p in points]
-        return torch.stack([by_head(gap).sum(-1)[0].T for gap in gaps])
-
-    turns = {task: patched(task, 1) for task in names} | {f"{task}, {BATCH} together": patched(task, BATCH) for task in names}
-    return turns | {"attribution": attributed}
-
-
-def nnsight(folder: str) -> dict[str, Turn]:
-    """nnsight: an intervention a trial, around transformers' modules."""
-    net = network(folder)
-    model = import_module("nnsight").NNsight(net)
-    layers, heads, width = net.config.n_layer, net.config.n_head, net.config.n_embd // net.config.n_head
-
-    def sources(ids: Tensor, task: str) -> list[Tensor]:
-        kept = []
-        with torch.no_grad(), model.trace(ids, use_cache=False):
-            saved = [].save()
-            for block in model.transformer.h:
-                saved.append(block.attn.c_proj.input if task == "heads" else output(block))
-        kept += saved
-        return kept
-
-    def output(block: Any) -> Any:
-        return block.output[0] if isinstance(block.output, tuple) else block.output
-
-    def patched(task: str) -> Turn:
-        def turn(clean: Tensor, corrupted: Tensor) -> Tensor:
-            source, out = sources(clean, task), []
-            for layer in range(layers):
-                for h, t in itertools.product(range(heads if task == "heads" else 1), range(clean.shape[1])):
-                    cut = slice(h * width, (h + 1) * width) if task == "heads" else slice(None)
-                    with torch.no_grad(), model.trace(corrupted, use_cache=False):
-                        block = model.transformer.h[layer]
-                        x = block.attn.c_proj.input if task == "heads" else output(block)
-                        x[0, t, cut] = source[layer][0, t, cut]
-                        number = metric(model.lm_head.output).save()
-                    out.append(number)
-            return torch.cat(out)
-
-        return turn
-
-    def attributed(clean: Tensor, corrupted: Tensor) -> Tensor:
-        source = sources(clean, "heads")
-        with model.trace(corrupted, use_cache=False):
-            seen, grads = [].save(), [].save()
-            for block in model.transformer.h:
-                x = block.attn.c_proj.input
-                x.requires_grad_() if not x.requires_grad else None
-                seen.append(x)
-            with metric(model.lm_head.output).sum().backward():
-                for x in seen[::-1]:
-                    grads.append(x.grad)
-        gaps = [(a - b.detach()) * g for a, b, g in zip(source, seen, grads[::-1], strict=True)]
-        return torch.stack([gap.unflatten(-1, (heads, width)).sum(-1)[0].T for gap in gaps])
-
-    return {"heads": patched("heads"), "residual": patched("residual"), "attribution": attributed}
-
-
-# The run
+    short, long = (6, 12) if tiny else (15, 300)
+    tokens = dict.fromkeys(("heads", "whole heads", "residual", "tracing", "induction"), short) | {"attribution": long}
+    return {"config": small if tiny else {}, "tokens": tokens}
 
 
 def resident(field: str) -> int:
@@ -238,8 +93,8 @@ class Worker:
 
 def work(kind: str, folder: str, tiny: bool) -> None:
     """Answer the turns that are asked for on stdin."""
-    turns, sizes = {"pellucid": ours, "transformer-lens": lens, "nnsight": nnsight}[kind](folder), shape(tiny)
-    versions = {name: version(name) for name in ("torch", "transformers", *([kind] if kind != "pellucid" else []))}
+    turns, sizes = LOOPS[kind](folder), shape(tiny)
+    versions = {name: version(name) for name in {"torch", "transformers", kind} - {"pellucid"}}
     print(json.dumps({"names": list(turns), "versions": versions}), flush=True)
     for line in sys.stdin:
         name = line.strip()
@@ -267,7 +122,7 @@ def compared(mine: Worker, peer: Worker, name: str, pairs: int) -> dict[str, Any
             turns.append(worker.ask(asked))
     gap = max(abs(x - y) for a, b in zip(one, two, strict=True) for x, y in zip(a["numbers"], b["numbers"], strict=True))
     spread = statistics.stdev(one[0]["numbers"])
-    assert gap < AGREE < spread / 100, (peer.name, name, gap, spread)
+    assert gap < min(AGREE, spread / 100), (peer.name, name, gap, spread)
     ratios = sorted(b["seconds"] / a["seconds"] for a, b in zip(one, two, strict=True))
     return {
         "task": name, "peer": peer.name, "trials": len(one[0]["numbers"]), "largest_difference": gap, "spread": spread,
@@ -287,6 +142,7 @@ def main() -> None:
         help="an interpreter that has TransformerLens; one for each version",
     )
     ask.add_argument("--nnsight", metavar="PYTHON", help="an interpreter that has nnsight")
+    ask.add_argument("--transformers", metavar="PYTHON", help="an interpreter that has transformers, for ROME's script")
     ask.add_argument("--pairs", type=int, default=3)
     ask.add_argument("--rows", nargs="+", choices=CHEAPEST_FIRST, default=CHEAPEST_FIRST, help="only these rows")
     ask.add_argument("--threads", type=int, default=2)
@@ -305,10 +161,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made(folder, given.tiny)
         mine = Worker(sys.executable, "pellucid", folder, given.threads, given.tiny)
-        options = [
-            *(("transformer-lens", python) for python in given.transformer_lens),
-            *([("nnsight", given.nnsight)] if given.nnsight else []),
-        ]
+        single = {"nnsight": given.nnsight, "transformers": given.transformers}
+        options = [("transformer-lens", python) for python in given.transformer_lens]
+        options += [(kind, python) for kind, python in single.items() if python]
         peers = [Worker(python, kind, folder, given.threads, given.tiny) for kind, python in options]
         report["versions"] = {worker.name: worker.hello["versions"] for worker in (mine, *peers)}
         pairs = [(peer, name) for name in given.rows for peer in peers if name in peer.hello["names"]]
