@@ -63,6 +63,7 @@ def test_a_claim_fails_without_the_switch(name: str) -> None:
 COUNTED = {  # claims about answers whose count alone does not tell a switch from none: 194 of 194 are right either way
     "activations": {"answers", "bias", "gated"},
     "mask": {"answers"},
+    "order": {"answers"},
     "residual": {"each"},
     "scale": {"answers"},
     "turns": {"base"},
