@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pellucid
-from pellucid.analysis.expert_equations import LISTED, SYMBOLS, equations, highest, route
+from pellucid.analysis.expert_equations import DRAWN, SYMBOLS, equations, highest, route
 from pellucid.analysis.expert_scores import scores
 from pellucid.ops import experts
 from pellucid.tracing import Trace
@@ -65,4 +65,4 @@ def test_groups_by_hand() -> None:
     """Two groups of nine: the second wins by its best two, and has the three best of them."""
     ranked = torch.tensor([9.0, *[0.0] * 8, *range(9)])
     assert highest(ranked, 3, 2, 1, 2).tolist() == [17, 16, 15] and highest(ranked, 1, 2, 1, 1).tolist() == [0]
-    assert LISTED < 9
+    assert DRAWN < 9

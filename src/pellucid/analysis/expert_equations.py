@@ -89,7 +89,7 @@ def mixed(part: Moe, act: str, u: Tensor, chosen: Tensor, share: Tensor) -> Tens
     return out
 
 
-LISTED = 8  # experts of a group that are all listed; of a larger one the chosen
+DRAWN = 8  # experts of a group that are all drawn; of a larger one the chosen
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class Route:
 
 
 def route(run: Trace, block: int, row: int) -> Route:
-    """Return the way of a row. Of a group of more than LISTED experts the chosen ones alone are listed."""
+    """Return the way of a row. Of a group of more than DRAWN experts the chosen ones alone are drawn."""
     own, spec = scores(run, block, row), spec_of(run, block)
     shares = {s.expert: s.share for s in own if s.share is not None}
     ranked = torch.tensor([s.ranked for s in own])
     size = spec.experts // spec.groups
     allowed = highest(ranked, spec.groups_chosen * size, spec.groups, spec.groups_chosen, spec.group_best)
     opened = sorted({n // size for n in allowed.tolist()})
-    listed = {g: range(g * size, (g + 1) * size) for g in opened}
-    return Route({g: [n for n in experts if size <= LISTED or n in shares] for g, experts in listed.items()}, shares)
+    members = {g: range(g * size, (g + 1) * size) for g in opened}
+    return Route({g: [n for n in experts if size <= DRAWN or n in shares] for g, experts in members.items()}, shares)

@@ -23,13 +23,13 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("follows", e.same(free.gap), gap=free.gap)
     yield e.claim("positions", e.differ(positioned.gap), gap=positioned.gap)
     yield e.claim("causal", e.differ(causal.gap), gap=causal.gap)
-    asked = {"capital": say("exhibit.order.capital"), "country": say("exhibit.order.country")}
-    own, lost = ({relation: e.quality(model, relation=relation) for relation in asked} for model in (plain, bare))
+    questions = {"capital": say("exhibit.order.capital"), "country": say("exhibit.order.country")}
+    own, lost = ({relation: e.quality(model, relation=relation) for relation in questions} for model in (plain, bare))
     heads = say("exhibit.order.asked"), say("exhibit.order.own", of=own["capital"].of), say("exhibit.order.bare", of=own["capital"].of)
-    yield TablePanel(say("exhibit.order.right"), heads, [(text, own[key].right, lost[key].right) for key, text in asked.items()])
-    moved = [own[key].moved(lost[key]) for key in asked]
+    yield TablePanel(say("exhibit.order.right"), heads, [(text, own[key].right, lost[key].right) for key, text in questions.items()])
+    moved = [own[key].moved(lost[key]) for key in questions]
     names = {"capital": "capitals", "country": "countries"}
-    numbers = {names[key]: lost[key].right for key in asked} | {f"own_{names[key]}": own[key].right for key in asked}
+    numbers = {names[key]: lost[key].right for key in questions} | {f"own_{names[key]}": own[key].right for key in questions}
     yield e.claim("answers", e.differ(min(moved)), **numbers, of=own["capital"].of, moved=max(moved))
 
 
