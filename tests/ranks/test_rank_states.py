@@ -45,3 +45,10 @@ def test_a_state_of_four_ranks_opens_on_two_and_on_one(got: dict[str, Any]) -> N
     states, damaged = got["narrowing"]["states"], got["narrowing"]["damaged"]
     assert set(got["narrowing"]["statuses"]) == {0} and states[0] == states[1] == states[2]
     assert damaged[0] != states[0][0] and damaged[1] == states[0][1]
+
+
+def test_the_command_on_four_ranks_is_that_of_one(got: dict[str, Any]) -> None:
+    """`train` with `dtype = "float64"` on 2 x 2 ranks, alone, and alone from a state of the four: the same log and weights."""
+    case = got["command"]
+    assert case["statuses"] == [0] * 6 and case["steps"] == [4] * 3 and case["dtypes"] == ["torch.float64"]
+    assert case["curve"] < 1e-10 and case["weights"] < 1e-10 and case["clipped"] > 0.5

@@ -1,4 +1,5 @@
-"""What the tests of states measure on several ranks: one of them killed at a border of the disk, and a state opened on fewer and fewer.
+"""What the tests of states measure on several ranks: one of them killed at a border of the disk, a state opened on fewer and fewer, and
+the command in float64.
 
 python tests/support/killed_on_ranks.py FOLDER
 """
@@ -14,16 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from forked_ranks import forked
 from pellucid import distributed, signs_of_life
+from pellucid.commands import main
 from pellucid.distributed import join, number
 from pellucid.sharding import split
 from pellucid.training import loop, saves
 from pellucid.training.loop import TrainingRun
 from pellucid.training.saves import newest
 from rank_grids import FULL, PATIENCE, Measured, config
-from tiny import tiny
+from text_runs import recipe_of
+from tiny import far, tiny
 from trained_on_ranks import run_of
 from training import silent
 
@@ -155,7 +159,35 @@ def narrowing(root: Path) -> Measured:
     return {"statuses": statuses, "states": [digests[name] for name in ("4", "2 0.0", "1")], "damaged": digests["2 1e-06"]}
 
 
+def command(root: Path) -> Measured:
+    """Run `train` in float64 on 2 x 2 ranks and on one, and go on there from a state of the four. Returns how far they are apart."""
+    recipe = recipe_of(root, train__dtype='"float64"', train__clip="0.5", steps="4", batch="5", save_every="2")
+
+    def train(out: str, processes: int, *options: str) -> list[int]:
+        given = ["-q", "train", str(recipe), "--out", str(root / out), *options]
+
+        def work(rank: int, _: list[int]) -> None:
+            assert main(given) == 0
+
+        return forked(processes, work)
+
+    statuses = train("one", 1) + train("four", 4, *(f"--set=ranks.{name}=2" for name in ("data", "tensor")))
+    shutil.copytree(root / "four", root / "again")
+    shutil.rmtree(root / "again" / "saves" / "000000004")
+    statuses += train("again", 1, "--allow-inexact")
+    logs = {out: [json.loads(line) for line in (root / out / "log.jsonl").read_text().splitlines()] for out in ("one", "four", "again")}
+    ends = {out: load_file(root / out / "saves" / "000000004" / FILES[0]) for out in logs}
+    return {
+        "statuses": statuses,
+        "steps": [len(log) for log in logs.values()],
+        "curve": max(abs(a[k] - b[k]) for out in logs for a, b in zip(logs["one"], logs[out], strict=True) for k in ("loss", "gradient")),
+        "clipped": min(entry["gradient"] for entry in logs["one"]),
+        "weights": max(far(t, end[path]) for end in ends.values() for path, t in ends["one"].items()),
+        "dtypes": sorted({str(t.dtype) for t in ends["four"].values()}),
+    }
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    (folder / "measured.json").write_text(json.dumps({"kills": kills(folder), "narrowing": narrowing(folder)}))
+    (folder / "measured.json").write_text(json.dumps({part.__name__: part(folder) for part in (kills, narrowing, command)}))

@@ -40,7 +40,7 @@ ROWS, BUFFERS = 64, 3
 class Way:
     """How to train. rank: of LoRA on every matrix of the layers, or None for all weights.  shards: ranks that share weights, gradients
     and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.  summed: gradients of several forwards are added, in
-    float32.  packed: texts lie end to end in one row, each with its own attention, whose results are joined.
+    float32, or in float64 where all of a run is.  packed: texts lie end to end in one row, each with its own attention, whose results are joined.
     extra: what the objective takes in addition, and what its loss holds.
 
     copied: states are saved beside the steps, from a copy of weights and moments.
@@ -73,18 +73,20 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     trained, of = (every, "N") if way.rank is None else (adapters(bill, way), "A")
     # frozen ones lie as they are stored; blocks of a few bits take no gradient, so they are trained as activations are
     weights = "bytes.dequantised" if way.rank is None and "bytes.dequantised" in bill else "bytes.total"
-    kinds = {"weights": Number(int(bill[weights]), weights)}
+    kinds, wide = {"weights": Number(int(bill[weights]), weights)}, at_least(size)
     if way.rank is not None:
-        kinds["adapters"] = product("A·4", trained=trained, four=4)
-    each = size if way.rank is None and not way.summed else 4
+        kinds["adapters"] = product(f"A·{wide}", trained=trained, wide=wide)
+    each = size if way.rank is None and not way.summed else wide
     kinds["gradients"] = product(f"{of}·{each}", trained=trained, each=each)
-    kinds["moments"] = product(f"2·{of}·4", two=2, trained=trained, four=4)  # AdamW's two, arXiv 1711.05101
+    kinds["moments"] = product(f"2·{of}·{wide}", two=2, trained=trained, wide=wide)  # AdamW's two, arXiv 1711.05101
     if way.single:
-        kinds["moments"] = Number(8 * trained - 4 * way.single, f"2·{of}·4 − M·4", f"2·{trained:,}·4 − {way.single:,}·4")
+        kinds["moments"] = Number(
+            wide * (2 * trained - way.single), f"2·{of}·{wide} − M·{wide}", f"2·{trained:,}·{wide} − {way.single:,}·{wide}"
+        )
     if way.master and size < 4 and way.rank is None:
         kinds["master"] = product("N·4", every=every, four=4)
     if way.copied:
-        kinds["copy"] = total([("4·numbers", 1, Number(4 * trained)), ("moments", 1, kinds["moments"])])
+        kinds["copy"] = total([(f"{wide}·numbers", 1, Number(wide * trained)), ("moments", 1, kinds["moments"])])
     if way.shards > 1:
         kinds = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in kinds.items()}
     kinds |= dict(way.extra.lasting)
@@ -104,15 +106,21 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     return out
 
 
+def at_least(size: int) -> int:
+    """Return the bytes of a number that the optimizer changes, where forwards have numbers of `size` bytes: float32, or wider."""
+    return max(4, size)
+
+
 def loss(bill: Bill, tables: int | None, size: int) -> Number:
     """Return the bytes that the loss holds of logits and what is made of them. tables: see Extra.  size: bytes of a logit."""
     rows, vocab = bill.setting.context * bill.setting.batch, bill.config.vocab
-    if tables is not None or size == 4:  # the cross-entropy's are log-probabilities, their gradient and the logits'
+    wide = at_least(size)
+    if tables is not None or size == wide:  # the cross-entropy's are log-probabilities, their gradient and the logits'
         count = 3 if tables is None else tables
-        return product(f"{count}·T·V·4", tables=count, rows=rows, vocab=vocab, four=4)
-    wide, few = 4 * BUFFERS + size, min(ROWS, rows)  # narrow logits and their gradient, and a few rows of them, widened and not
-    value = 2 * rows * vocab * size + few * vocab * wide
-    return Number(value, f"2·T·V·{size} + rows·V·{wide}", f"2·{rows:,}·{vocab:,}·{size} + {few}·{vocab:,}·{wide}")
+        return product(f"{count}·T·V·{wide}", tables=count, rows=rows, vocab=vocab, wide=wide)
+    row, few = wide * BUFFERS + size, min(ROWS, rows)  # narrow logits and their gradient, and a few rows of them, widened and not
+    value = 2 * rows * vocab * size + few * vocab * row
+    return Number(value, f"2·T·V·{size} + rows·V·{row}", f"2·{rows:,}·{vocab:,}·{size} + {few}·{vocab:,}·{row}")
 
 
 def at_extra(kinds: Mapping[str, Number], one: MomentBytes, way: Way) -> Number:
@@ -180,10 +188,11 @@ def gradients_of(bill: Bill, way: Way, every: int) -> dict[str, int]:
 
 def at_update(bill: Bill, way: Way, kinds: Mapping[str, Number]) -> Number:
     """Return the bytes held while the largest weight changes: two of its size in float32, and where one gradient is widened that."""
-    narrow = way.rank is None and not way.summed and BYTES[bill.setting.activations] < 4
+    wide = at_least(int(BYTES[bill.setting.activations]))
+    narrow = way.rank is None and not way.summed and BYTES[bill.setting.activations] < wide
     largest = max(c.weight.count for c in bill.weights) if way.rank is None else 0
     copies = 3 if narrow else 2
-    temporary = product(f"{copies}·largest·4", copies=copies, largest=largest, four=4)
+    temporary = product(f"{copies}·largest·{wide}", copies=copies, largest=largest, wide=wide)
     return total([*lasting(kinds), ("gradients", 1, kinds["gradients"]), ("temporary", 1, temporary)])
 
 

@@ -14,7 +14,7 @@ from pellucid.counting import Bill
 from pellucid.counting.bill import BYTES
 from pellucid.counting.number import Number
 from pellucid.counting.ranks import Split
-from pellucid.counting.training_memory import Way, training
+from pellucid.counting.training_memory import Way, at_least, training
 from pellucid.counting.training_ranks import TrainingGrid, of_rank
 from pellucid.documents.aim_bill import FULL, extra_of, longest_text
 from pellucid.documents.count import Scenario, device_of, document
@@ -66,15 +66,17 @@ class RecipeBill:
         return {"steps": self.steps, "tokens": forwards * s.batch * s.context, "flops": flops, "hours": hours, "price": price}
 
     def rank(self) -> dict[str, Number]:
-        """Return the bytes that one of several ranks holds of weights, gradients and moments, and sends in a step to data ranks. {} for one
-        process, and for adapters, whose bytes are few.
+        """Return the bytes that one of several ranks holds of weights, gradients and moments, and sends in a step.
+
+        {} for one process, and for adapters.
         """
         r = self.ranks
         if r.processes == 1 or self.way.rank is not None:
             return {}
         split = Split(tp=r.tensor, experts=r.expert)
         narrow = int(BYTES[self.bill.setting.activations])
-        return of_rank(self.bill, TrainingGrid(split, r.data, r.shard, -(-self.forwards // r.data)), narrow=narrow)
+        grid = TrainingGrid(split, r.data, r.shard, -(-self.forwards // r.data))
+        return of_rank(self.bill, grid, at_least(narrow), narrow)
 
     def document(self) -> dict[str, Any]:
         """Return the bill as JSON."""
@@ -157,7 +159,7 @@ def way_of(recipe: Recipe, data: Texts, family: Family, cfg: Config) -> Way:
     a, s = recipe.adapter, recipe.train
     several = (s.micro or s.batch) < s.batch
     apart = data.pack == "documents" or isinstance(recipe.aim, RewardSettings)
-    every = Way(recompute=s.recompute, master=s.dtype != FULL, summed=several, packed=apart, copied=s.save_beside)
+    every = Way(recompute=s.recompute, master=s.rounds, summed=several, packed=apart, copied=s.save_beside)
     if a is None:
         return every
     with META:

@@ -57,7 +57,7 @@ def criterion_of(
 def teacher_of(recipe: Recipe, aim: DistilSettings, objective: Objective, documents: Sequence[Document]) -> tuple[nn.Module, str]:
     """Return the teacher and the digest of its weights. A TrainError unless it reads the objective's ids, of documents as long."""
     path = folder_named(recipe, aim.teacher)
-    got = open_module(path, judge_sizes, "float32")
+    got = open_module(path, judge_sizes, recipe.train.full)
     if type(got.module) is not objective.kind:
         raise TrainError("train.kind", path=recipe.path, found=got.hf.get("model_type"), objective=recipe.objective)
     own, file = objective.tokenizer.get_vocab(with_added_tokens=True), path / TOKENIZER

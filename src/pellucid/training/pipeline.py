@@ -92,7 +92,7 @@ def run_recipe(
             recipe = with_steps(recipe, objective, documents)
             criterion = criterion_of(recipe, start, objective, both, folder / DATA)
             kept = held_out(recipe, objective, out_of_training, criterion)
-            sharding = split(start.model, ranks, None if recipe.train.dtype == "float32" else getattr(torch, recipe.train.dtype))
+            sharding = split(start.model, ranks, getattr(torch, recipe.train.dtype) if recipe.train.rounds else None)
             run = TrainingRun(start.model, objective, documents, recipe.train, folder, kept, origin(recipe, start), criterion, sharding)
             if isinstance(documents, TrainingRows):
                 progress(documents.figures())

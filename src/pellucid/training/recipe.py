@@ -39,7 +39,7 @@ ONE_PROCESS = RanksSettings()
 FROM_ZERO = {"quiz", "skips", "seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
 BELOW_ONE = {"beta1", "beta2", "momentum", "smoothing"}
 OPTIMIZERS, SCHEDULES = ("adamw", "muon"), ("cosine", "linear", "constant", "wsd")
-DTYPES, ON_NAN = ("float32", "bfloat16"), ("stop", "skip")
+DTYPES, ON_NAN = ("float32", "bfloat16", "float64"), ("stop", "skip")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TrainSettings:
     schedule: "cosine" over all steps; "linear"; "constant"; or "wsd", full until the last share `cooldown` of the steps, and linear there.
     batch: documents a step.  micro: documents of one forward, whose gradients are added up; None for all.  pool: batches that are filled
     from one pool sorted by length, so that little is padded.
-    dtype: of forward and backward; the weights that the optimizer changes, and its moments, are float32 in any case.
+    dtype: of forward and backward; the weights that the optimizer changes, and its moments, are float32, or float64 with all else.
     recompute: a block keeps its input alone for the backward pass, and runs again there.
     save_beside: a state is copied, and written while the next steps are taken.
     on_nan: what follows where a loss or a gradient is not finite: "stop", the run ends; "skip", the step changes no weight.  skips: how
@@ -85,6 +85,16 @@ class TrainSettings:
     save_beside: bool = False
     keep: int | None = 2  # of the newest states; None, "all" in a recipe, keeps every one
     log_every: int = 50
+
+    @property
+    def rounds(self) -> bool:
+        """True if forwards read weights that are rounded from those that the optimizer changes."""
+        return self.dtype == "bfloat16"
+
+    @property
+    def full(self) -> str:
+        """Return the dtype of the weights that the optimizer changes."""
+        return "float32" if self.rounds else self.dtype
 
     @property
     def stable(self) -> int:

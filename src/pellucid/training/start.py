@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pellucid.checkpoint.adapter import Adapter
+from pellucid.checkpoint.default_dtype import named
 from pellucid.checkpoint.folder import GGUF, INDEX, WEIGHTS, Folder
 from pellucid.checkpoint.gguf.gguf_folder import GgufFolder
 from pellucid.checkpoint.new_adapter import new_adapter
@@ -15,7 +16,7 @@ from pellucid.counting.sizes import judge_sizes
 from pellucid.errors import PellucidError, TrainError
 from pellucid.families import understand
 from pellucid.families.family import Family
-from pellucid.nn.transformer import Decoder, EncoderDecoder, build
+from pellucid.nn.transformer import Decoder, EncoderDecoder, build, cast
 from pellucid.training.identity import digest
 from pellucid.training.loop import initialise
 from pellucid.training.objectives import Objective, number
@@ -35,7 +36,9 @@ class Start(NamedTuple):
 
 
 def fresh(recipe: Recipe, objective: Objective) -> Start:
-    """Return the recipe's model before its first step, in float32: with first weights by the seed, or with those of its folder."""
+    """Return the recipe's model before its first step, in the dtype that the optimizer has: with first weights by the seed, or with those
+    of its folder.
+    """
     if recipe.base is not None:
         return opened(recipe, objective)
     hf = {**recipe.model, "vocab_size": size_of(objective.tokenizer), **numbered(objective)}
@@ -43,13 +46,13 @@ def fresh(recipe: Recipe, objective: Objective) -> Start:
     model = build(cfg)
     fit(recipe, model, hf, objective)
     initialise(model, len(cfg.layers), recipe.train.spread, recipe.train.seed)
-    return Start(family, hf, model)
+    return Start(family, hf, cast(model, named(recipe.train.full)))
 
 
 def opened(recipe: Recipe, objective: Objective) -> Start:
     """Return the model of the recipe's folder, whose weights all train, or with a new adapter, which trains alone."""
     assert recipe.base is not None
-    got = open_module(base_folder(recipe), judge_sizes, "float32", quant=recipe.base.quant)
+    got = open_module(base_folder(recipe), judge_sizes, recipe.train.full, quant=recipe.base.quant)
     model, hf = got.module, dict(got.hf)
     fit(recipe, model, hf, objective)
     if (ids := size_of(objective.tokenizer)) > model.config.vocab:

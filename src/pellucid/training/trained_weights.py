@@ -1,6 +1,6 @@
 """The weights that a run changes, and what of them its forwards read.
 
-float32     the model's own: read, differentiated and changed
+float32     the model's own: read, differentiated and changed; float64 likewise
 bfloat16    the model has them rounded, so that forward and backward compute in bfloat16; the optimizer changes float32 master
             weights by float32 moments (arXiv 1710.03740), and the model's are rounded from these after each step
 
@@ -184,7 +184,7 @@ def weights_of(model: nn.Module, s: TrainSettings, sharding: Sharding) -> Traine
     if sharding.rows:
         return ShardWeights(model)
     several = sharding.ranks.count > 1
-    if s.dtype == "float32":
+    if not s.rounds:
         return TrainedWeights(model)
     return MasterWeights(model, getattr(torch, s.dtype), several or (s.micro is not None and s.micro < s.batch))
 
