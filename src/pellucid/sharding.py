@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from pellucid.axes import letters, parse
+from pellucid.axes import parse
 from pellucid.config import AnyAttention, AnyFfn, Config
 from pellucid.counting.ranks import LETTERS
+from pellucid.counting.training_ranks import used_in_part
 from pellucid.counting.weights import axes_of
 from pellucid.distributed import ALONE, ExpertRanks, Ranks
 from pellucid.errors import UseError
@@ -28,7 +29,6 @@ from pellucid.ops.blocks import Blocks
 from pellucid.watching.records import Seen
 
 SPLIT = {letter for letter, by in LETTERS.items() if by == "tp"}
-IN_A_HEAD = {"K", "W"}
 ENDS = ("embed", "head")
 HEADS, EXPERTS = "heads", "experts"
 """What a part's ranks share: its heads or neurons, or its experts."""
@@ -155,7 +155,7 @@ def split_model(model: Decoder | EncoderDecoder, ranks: Ranks) -> Sharding:
             continue
         if (axis := axis_of(dims) if shared == HEADS else expert_axis(path, dims, modules)) is not None:
             axes[path], sizes[path] = axis, p.shape[axis]
-        elif shared == HEADS and (letters(dims) <= IN_A_HEAD or path.endswith(".down_bias")):
+        elif used_in_part(path, dims, shared == EXPERTS):
             partial.append(path)
     # the A of a matrix whose rows are split is used for a rank's own rows of B
     partial += [path for path, _ in model.named_parameters() if axes.get(path.replace(".lora_a.", ".lora_b.")) == 0 and path not in axes]

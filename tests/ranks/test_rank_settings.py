@@ -68,10 +68,20 @@ def test_other_objectives_train_as_on_one_rank(settings: dict[str, Any], objecti
 
 
 def test_count_knows_what_a_rank_of_a_run_holds_and_sends(settings: dict[str, Any]) -> None:
-    """Weights, gradients and moments to the byte, and what a step sends of them, which a recorder of torch's exchanges counts."""
-    for name, pairs in settings["bills"].items():
+    """Weights, gradients and moments to the byte, and what a step sends, which a recorder of torch's exchanges counts.
+
+    To data ranks, and to those that share a model: in forwards, in backward passes, with recomputed blocks, and after them. The mutant is
+    off by what attention does not share.
+    """
+    bills = settings["bills"]
+    counted_of_mutant, measured_of_mutant = bills.pop("mutant")
+    for name, pairs in bills.items():
         assert all(counted == measured for counted, measured in pairs.values()), (name, pairs)
-    assert len(settings["bills"]) == (19 if FULL else 8) and "scattered" in settings["bills"][f"gpt2 {GRIDS[3]}"]
+    assert counted_of_mutant > measured_of_mutant > 0
+    assert len(bills) == (26 if FULL else 19) and "scattered" in bills[f"gpt2 {GRIDS[3]}"]
+    assert {"summed", "shared", "logits", "partial"} <= bills[f"qwen3_moe {GRIDS[1]}"].keys() and "both" in bills[
+        f"qwen3_moe {GRIDS[2]} again"
+    ]
 
 
 def test_tables_that_blocks_share_are_complete_on_each_rank(settings: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from pellucid.training.saves import digest
 from pellucid.training.start import fresh, origin
 from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, SHARDED, Measured, config, write_measured
 from tiny import far, ids, tiny
-from trained_on_ranks import FAMILIES, documents, run_of, taken
+from trained_on_ranks import FAMILIES, documents, run_of, taken, unshared
 
 THREE = GRIDS[2][:3]  # data ranks, tensor ranks, expert ranks
 
@@ -230,14 +230,22 @@ def objectives(root: Path) -> Measured:
 
 
 def bills(root: Path) -> Measured:
-    """Compare what `count` says of a rank with what it holds and sends, on each kind of ranks; of bfloat16 where weights are shared out."""
+    """Compare what `count` says of a rank with what it holds and sends, on each kind of ranks; of bfloat16 where weights are shared out.
+
+    mutant: of ranks that share nothing of what attention reads.
+    """
     out: Measured = {}
     for sizes in (*THREE, SHARDED):
         ranks = join(*sizes, patience=PATIENCE)
-        for family in FAMILIES if FULL else ("qwen3_moe",) if ranks.expert > 1 else ("gpt2", "deepseek_v3"):
+        few = ("qwen3_moe", "deepseek_v3") if ranks.expert > 1 else ("gpt2", "deepseek_v3")
+        for family in FAMILIES if FULL or ranks.tensor > 1 else few:
             if ranks.expert == 1 or family in OF_EXPERTS:
                 out[f"{family} {ranks}"] = billed(family, ranks, root)
-    return out | {"bfloat16": billed("llama", ranks, root, "bfloat16")}
+                if ranks.sharing > 1:
+                    out[f"{family} {ranks} again"] = billed(family, ranks, root, recompute=True)
+    tensor = join(*THREE[1], patience=PATIENCE)
+    mutant = billed("llama", tensor, root, change=unshared(".attn"))["shared"]
+    return out | {"bfloat16": billed("llama", ranks, root, "bfloat16")} | {"mutant": mutant}
 
 
 def tables() -> Measured:

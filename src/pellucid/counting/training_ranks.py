@@ -1,44 +1,60 @@
-"""A rank of a training run: what it holds of weights, gradients and moments, and what data ranks send in a step.
+"""A rank of a training run: what it holds of weights, gradients and moments, and what it sends in a step.
 
     data ranks with a copy each      the gradients are added up once a step, by a ring: 2·(n − 1)/n of them are sent
     with one copy between n          each has ⌈rows / n⌉ rows of every weight. A forward and its backward pass gather a block twice, what is
                                      outside of blocks once, and add up each gradient once: n − 1 times the own rows each
                                      copies of that, if there are several, add up the own rows' gradients once a step
 
-What tensor and expert ranks send in a forward is `ranks.sent` of a prefill.
+Ranks that share a model add up in a ring what each of them made of a row, and in the backward pass the gradients of what each read:
+
+    summed     forward: after the table, after attention, after the feed-forward part, as `ranks.summed` has it
+    shared     backward: the gradient of x at the door of attention (of MLA's latents and rotary key), of the feed-forward part and of the
+               head; of a mixture also that of the shares of the chosen experts
+    logits     each rank's part of the vocabulary, gathered for every row
+    partial    once a step, the gradients of weights that each rank uses for its own heads or neurons, as q_norm
+
+Numbers of a loss, of a norm and of what ranks agree on are not counted: a few bytes each.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import NamedTuple
 
+from pellucid.axes import letters
+from pellucid.config import Latent, Layer
 from pellucid.counting.bill import Bill
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.number import Number, total
-from pellucid.counting.ranks import Rank, Split, check, shard, stack
+from pellucid.counting.ranks import Rank, Split, check, on_every_rank, ring, shard, stack, summed
+from pellucid.counting.training_memory import at_least
 
 ONE = Split()
+IN_A_HEAD = {"K", "W"}
+NORMED_AFTER = ("post", "sandwich", "after")  # orders in which a norm reads what the feed-forward part made
 
 
 @dataclass(frozen=True)
 class TrainingGrid:
     """The ranks of a run. split: of those that share a model.  data: ranks with other documents.  shard: those of them with one copy.
 
-    forwards: of a step on one data rank.
+    forwards: of a step on one data rank.  recompute: blocks run again in the backward pass.
     """
 
     split: Split = ONE
     data: int = 1
     shard: int = 1
     forwards: int = 1
+    recompute: bool = False
 
 
 class RankWeight(NamedTuple):
-    """The numbers that the first rank has of one weight, as many as any. inside: of a block."""
+    """The numbers that the first rank has of one weight, as many as any. inside: of a block.  partial: see `used_in_part`."""
 
     numbers: int
     inside: bool
+    partial: bool
 
 
 def rank_weights(bill: Bill, g: TrainingGrid) -> Iterator[RankWeight]:
@@ -50,8 +66,12 @@ def rank_weights(bill: Bill, g: TrainingGrid) -> Iterator[RankWeight]:
             continue
         shape = shard(bill, c, g.split)
         own = ceil(shape[0] / g.shard) * prod(shape[1:])
+        partial = c.weight.dims is not None and PLACE.fullmatch(c.path) is not None and g.split.tp > 1
+        partial = (
+            partial and not on_every_rank(bill, c.path) and used_in_part(c.path, c.weight.dims, c.part == "experts" and g.split.experts > 1)
+        )
         for _ in range(rank.copies(c.path, c.times)):
-            yield RankWeight(own, PLACE.fullmatch(c.path) is not None)
+            yield RankWeight(own, PLACE.fullmatch(c.path) is not None, partial)
 
 
 def of_rank(bill: Bill, g: TrainingGrid, size: int = 4, narrow: int | None = None) -> dict[str, Number]:
@@ -77,8 +97,65 @@ def of_rank(bill: Bill, g: TrainingGrid, size: int = 4, narrow: int | None = Non
             f * (n - 1) * (2 * blocks + ends) * each, "forwards·(n−1)·(2·blocks + ends)·b", f"{f}·{n - 1}·(2·{blocks:,} + {ends:,})·{each}"
         )
         sent["scattered"] = Number(f * (n - 1) * own * size, "forwards·(n−1)·own·b", f"{f}·{n - 1}·{own:,}·{size}")
+    sent |= dict(between_ranks_of_a_model(bill, g, each, sum(p.numbers for p in parts if p.partial) * size))
     if (copies := g.data // n) > 1:
         sent["added_up"] = Number(2 * (copies - 1) * own * size // copies, "2·(n−1)/n·own·b", f"2·{copies - 1}/{copies}·{own:,}·{size}")
     if sent:
         out |= sent | {"sent": total((name, 1, number) for name, number in sent.items())}
     return out
+
+
+def used_in_part(path: str, dims: str | None, complete: bool) -> bool:
+    """True for a weight that every rank has, and uses for its own heads or neurons alone. complete: of experts on one rank each."""
+    return dims is not None and not complete and (letters(dims) <= IN_A_HEAD or path.endswith(".down_bias"))
+
+
+def between_ranks_of_a_model(bill: Bill, g: TrainingGrid, each: int, partial: int) -> Iterator[tuple[str, Number]]:
+    """Yield the bytes that a rank sends in a step to those that share a model with it. each: bytes of a number in a forward.
+
+    partial: bytes of the gradients that are added up once a step.
+    """
+    n, f, cfg, s = max(g.split.tp, g.split.experts), g.forwards, bill.config, bill.setting
+    if n == 1:
+        return
+    reads, own, source = len(cfg.encoder or ()), s.batch * s.context, s.batch * (s.source or s.context)
+    sums, shared = Counter[int](), Counter[int]()
+    for i, layer in enumerate(stack(cfg)):
+        rows = source if i < reads else own
+        again = repeated(layer, g.split) if g.recompute else 0
+        sums[rows * cfg.width * each] += f * (summed(layer, g.split) + again + (g.split.tp > 1 and i in (0, reads)))
+        for of, numbers, wide in read_by_all(layer, g.split, cfg.width):
+            shared[(source if of == "source" else rows) * numbers * (at_least(each) if wide else each)] += f
+    if g.split.tp > 1 and cfg.head:
+        shared[own * cfg.width * each] += f
+    yield "summed", ring(2 * (n - 1), n, "sums·X", sums)
+    yield "shared", ring(2 * (n - 1), n, "Σ reads", shared)
+    if g.split.tp > 1 and cfg.head:
+        yield "logits", ring(n - 1, n, "B·T·V·b", {own * n * each: f * ceil(cfg.vocab / n)})
+    if partial:
+        yield "partial", ring(2 * (n - 1), n, "own·b", {partial: 1})
+
+
+def read_by_all(layer: Layer, split: Split, width: int) -> Iterator[tuple[str, int, bool]]:
+    """Yield what each rank reads for its own heads, neurons or experts: whose rows, their numbers, and whether in float32 at least."""
+    a, ffn = layer.attn, layer.ffn
+    if split.tp > 1 and isinstance(a, Latent):
+        for numbers in (a.q_rank or width, a.kv_rank, a.rope.width):
+            yield "own", numbers, False
+    elif split.tp > 1 and a.heads:
+        yield "own", width, False
+    if split.tp > 1 and layer.cross is not None:
+        yield "own", width, False
+        yield "source", width, False
+    if ffn.experts and max(split.tp, split.experts) > 1:
+        yield "own", width, False
+        yield "own", ffn.chosen, True
+    if split.tp > 1 and (ffn.shared if ffn.experts else ffn.width):
+        yield "own", width, False
+
+
+def repeated(layer: Layer, split: Split) -> int:
+    """Return the sums of a block that runs again in the backward pass: all, but for one that no later part needs for its gradient."""
+    every = summed(layer, split)
+    ends = layer.order not in NORMED_AFTER and not (layer.ffn.shared and (layer.ffn.shared_gate or split.tp == 1))
+    return every - int(ends and every > 0)

@@ -6,13 +6,15 @@ from typing import Any
 
 from pellucid.bench import last_measured
 from pellucid.counting import Bill, Number, ranks
+from pellucid.counting.bill import BYTES
 from pellucid.counting.bounds import Device, Part, moved, parts
 from pellucid.counting.fit import bytes_held, devices, largest_batch, longest_context, price, tokens
 from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.speculation import SHARES, Drafted
 from pellucid.counting.textbook import closed_forms
-from pellucid.counting.training_memory import Way, training
+from pellucid.counting.training_memory import Way, at_least, training
 from pellucid.counting.training_pace import training_pace
+from pellucid.counting.training_ranks import TrainingGrid, of_rank
 from pellucid.counting.variants import kinds, other_kinds
 from pellucid.engine.proposals import MOST
 from pellucid.errors import UseError
@@ -122,6 +124,8 @@ def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
             out["training_bounds"] = training_bounds(bill, scenario.way, device, scenario, cost)
     if scenario.split is not None:
         out["ranks"] = over(bill, scenario.split, scenario.hour)
+        if of_rank := trained_on_ranks(bill, scenario):
+            out["ranks"]["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in of_rank.items()}
     if scenario.draft is not None:
         out["draft"] = drafted(Drafted(bill, scenario.draft, MOST), scenario.accepted)
     return out
@@ -225,6 +229,15 @@ def over(bill: Bill, split: Split, hour: float | None = None) -> dict[str, Any]:
         if hour is not None:
             out["bounds"][phase]["price_of_a_million_tokens"] = best.price(split.ranks, hour)
     return out
+
+
+def trained_on_ranks(bill: Bill, scenario: Scenario) -> dict[str, Number]:
+    """Return what one of the ranks that share a model holds and sends in a training step of one forward. {} for what does not train so."""
+    split, way = scenario.split, scenario.way
+    if split is None or way is None or way.rank is not None or split.ranks != max(split.tp, split.experts) or split.ranks == 1:
+        return {}
+    narrow = int(BYTES[bill.setting.activations])
+    return of_rank(bill, TrainingGrid(split, recompute=way.recompute), at_least(narrow), narrow)
 
 
 def exchanged(work: Sequence[float], sent: Sequence[Mapping[str, Number]], link: float) -> dict[str, float]:

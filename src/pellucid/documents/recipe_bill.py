@@ -75,7 +75,7 @@ class RecipeBill:
             return {}
         split = Split(tp=r.tensor, experts=r.expert)
         narrow = int(BYTES[self.bill.setting.activations])
-        grid = TrainingGrid(split, r.data, r.shard, -(-self.forwards // r.data))
+        grid = TrainingGrid(split, r.data, r.shard, -(-self.forwards // r.data), self.way.recompute)
         return of_rank(self.bill, grid, at_least(narrow), narrow)
 
     def document(self) -> dict[str, Any]:

@@ -9,15 +9,9 @@ from pellucid.documents.recipe_bill import RecipeBill
 from pellucid.messages import say
 from pellucid.terminal.bill import drawn
 from pellucid.terminal.table import Cell, Column, table
-from pellucid.terminal.training_and_ranks import COLUMNS as WITH_FORMULA
-from pellucid.terminal.training_and_ranks import row
+from pellucid.terminal.training_and_ranks import one_rank
 
 COLUMNS = [Column(), Column(">")]
-RANK = {
-    "weights": "count.train.weights", "gradients": "count.train.gradients", "moments": "count.train.moments",
-    "master": "count.train.master", "gathered": "count.recipe.gathered", "scattered": "count.recipe.scattered",
-    "added_up": "count.recipe.added_up", "sent": "count.recipe.sent",
-}  # fmt: skip
 
 
 def drawn_recipe(given: RecipeBill, width: int) -> list[Text]:
@@ -38,9 +32,8 @@ def drawn_recipe(given: RecipeBill, width: int) -> list[Text]:
 
 
 def rank_lines(given: RecipeBill) -> list[Text]:
-    """Write what one of several ranks holds, and sends to data ranks in a step. [] for one process."""
+    """Write what one of several ranks holds, and sends in a step. [] for one process."""
     counts, r = given.rank(), given.ranks
     if not counts:
         return []
-    rows = [row(say(RANK[name]), n, "B") for name, n in counts.items()]
-    return [Text(say("count.recipe.rank", grid=grid(r.data, r.tensor, r.expert, r.shard)), "bold"), *table(rows, WITH_FORMULA), Text()]
+    return [*one_rank(grid(r.data, r.tensor, r.expert, r.shard), counts), Text()]

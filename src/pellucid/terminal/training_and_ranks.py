@@ -10,7 +10,7 @@ from pellucid.counting.bounds import parts
 from pellucid.counting.ranks import Split, ranks, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents.amount import Amount, scaled
-from pellucid.documents.count import Scenario, device_of, trained_in, training_bounds
+from pellucid.documents.count import Scenario, device_of, trained_in, trained_on_ranks, training_bounds
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal import bounds as drawing
@@ -35,6 +35,12 @@ FLOPS = {
 SENT = {
     "all_reduce": "count.ranks.all_reduce", "all_to_all": "count.ranks.all_to_all", "pipeline": "count.ranks.pipeline",
     "logits": "count.ranks.logits", "total": "count.ranks.sent",
+}  # fmt: skip
+RANK = {
+    "weights": "count.train.weights", "gradients": "count.train.gradients", "moments": "count.train.moments",
+    "master": "count.train.master", "gathered": "count.recipe.gathered", "scattered": "count.recipe.scattered",
+    "added_up": "count.recipe.added_up", "summed": "count.recipe.summed", "shared": "count.recipe.shared",
+    "logits": "count.recipe.logits", "partial": "count.recipe.partial", "sent": "count.recipe.sent",
 }  # fmt: skip
 PHASES = {"prefill": "count.prefill", "decode": "count.decode"}
 COLUMNS = [Column(), Column(">"), Column(style="dim")]
@@ -102,7 +108,15 @@ def over_ranks(bill: Bill, view: Scenario, split: Split, report: Mapping[str, An
             if sent := stage.sent.get(phase):
                 out.append(Text(" " + say("count.sent", phase=phase_of(phase), **between(bill, stage.layers))))
                 out += table([row(say(SENT[name]), n, "B") for name, n in sent.items()], COLUMNS, indent=2)
+    if of_rank := trained_on_ranks(bill, view):
+        out += one_rank(", ".join(f"{name} {n}" for name, n in split.sizes().items()), of_rank)
     return out + over_device(bill, view, split, report, width) + prose(say("count.over.note"), width, "dim")
+
+
+def one_rank(grid: str, counts: Mapping[str, Number]) -> list[Text]:
+    """Write what one rank of a training grid holds, and sends in a step."""
+    rows = [row(say(RANK[name]), n, "B") for name, n in counts.items()]
+    return [Text(say("count.recipe.rank", grid=grid), "bold"), *table(rows, COLUMNS)]
 
 
 def over_device(bill: Bill, view: Scenario, split: Split, report: Mapping[str, Any], width: int) -> list[Text]:
