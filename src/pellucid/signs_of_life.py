@@ -1,7 +1,7 @@
 """What ends the exchange with a rank that died: each writes a sign of life into torchrun's store, and one line names those that do not.
 
 gloo tells of a rank's death by failing the exchange, but one death in a hundred it misses (torch 2.13, two busy cores); then the SIGTERM
-that torchrun sends to the others ends the wait.
+that torchrun sends to the others ends the wait. A rank that computes, and no exchange fails for it, is ended by SIGTERM too.
 """
 
 import os
@@ -47,28 +47,36 @@ def watch_signals() -> None:
     """Start a thread that receives SIGTERM while the main thread waits in an exchange.
 
     Python runs a handler between two instructions of the main thread, and gloo's wait is one instruction; a wakeup file has the signal's
-    number at once. Only a signal with a handler of Python's is written there.
+    number at once. Only a signal with a handler of Python's is written there, so SIGTERM gets one if it has none.
     """
     if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, left_to_watch)
         signals, written = os.pipe()
         os.set_blocking(written, False)
         signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         threading.Thread(target=watch, args=(signals,), daemon=True).start()
 
 
+def left_to_watch(number: int, frame: object) -> None:
+    """Do nothing on SIGTERM, after which `watch` ends the process: the handler of a command that has none of its own."""
+
+
 def watch(signals: int) -> None:
     """After each SIGTERM, end this process by one line if it still waits in the same exchange and a rank gives no sign of life.
 
-    signals: a pipe that has their numbers.
+    Without a handler of the command's own end it in any case, wherever it is. signals: a pipe that has their numbers.
     """
     while number := os.read(signals, 1):
         if number[0] != signal.SIGTERM:
             continue
-        before = waiting[-1:]
-        if (ranks := lost()) and before and before == waiting[-1:]:
+        before, ends = waiting[-1:], signal.getsignal(signal.SIGTERM) is left_to_watch
+        if (ranks := lost()) and (ends or (before and before == waiting[-1:])):
             if speaks():
                 print(f"pellucid: {rank_error(ranks, 'SIGTERM')}", file=sys.stderr, flush=True)
             os._exit(RankError.exit_code)
+        if ends:
+            os._exit(128 + signal.SIGTERM)
 
 
 def store() -> Any:

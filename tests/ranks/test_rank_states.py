@@ -4,12 +4,14 @@ PELLUCID_FULL=1 kills at each border.
 """
 
 import json
+import signal
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from pellucid.errors import RankError
 from rank_grids import FULL
 from under_torchrun import SUPPORT, environment
 
@@ -45,6 +47,11 @@ def test_a_state_of_four_ranks_opens_on_two_and_on_one(got: dict[str, Any]) -> N
     states, damaged = got["narrowing"]["states"], got["narrowing"]["damaged"]
     assert set(got["narrowing"]["statuses"]) == {0} and states[0] == states[1] == states[2]
     assert damaged[0] != states[0][0] and damaged[1] == states[0][1]
+
+
+def test_a_rank_that_computes_is_ended(got: dict[str, Any]) -> None:
+    """With the status of a lost rank if the other one was killed, else with that of SIGTERM."""
+    assert got["computing"] == {"killed": [RankError.exit_code, -signal.SIGKILL], "ended": [128 + signal.SIGTERM] * 2}
 
 
 def test_the_command_on_four_ranks_is_that_of_one(got: dict[str, Any]) -> None:

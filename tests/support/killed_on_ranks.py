@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -159,6 +160,29 @@ def narrowing(root: Path) -> Measured:
     return {"statuses": statuses, "states": [digests[name] for name in ("4", "2 0.0", "1")], "damaged": digests["2 1e-06"]}
 
 
+def computing(root: Path) -> Measured:
+    """Send SIGTERM, as torchrun does, to a rank in no exchange: after the other one was killed, and to both. Returns the statuses."""
+
+    def work(rank: int, later: list[int], dies: bool) -> None:
+        signs_of_life.NAMING = timedelta(seconds=0.3)
+        join(1, 2, patience=PATIENCE)
+        if rank == 1:
+            (root / "joined").touch()
+            if dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+        while not (root / "joined").exists():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+
+    out: Measured = {}
+    for dies in (True, False):
+        out["killed" if dies else "ended"] = forked(2, lambda rank, later, dies=dies: work(rank, later, dies))  # type: ignore[misc]
+        (root / "joined").unlink()
+    return out
+
+
 def command(root: Path) -> Measured:
     """Run `train` in float64 on 2 x 2 ranks and on one, and go on there from a state of the four. Returns how far they are apart."""
     recipe = recipe_of(root, train__dtype='"float64"', train__clip="0.5", steps="4", batch="5", save_every="2")
@@ -190,4 +214,4 @@ def command(root: Path) -> Measured:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    (folder / "measured.json").write_text(json.dumps({part.__name__: part(folder) for part in (kills, narrowing, command)}))
+    (folder / "measured.json").write_text(json.dumps({part.__name__: part(folder) for part in (kills, narrowing, computing, command)}))

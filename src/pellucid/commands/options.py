@@ -147,14 +147,14 @@ def loaded(screen: Screen, name: str, finite: bool = False, ranks: str | None = 
     tensor, expert = (started(), 1) if ranks is None else shared_by(ranks)
 
     from pellucid.api.model import load
+    from pellucid.distributed import join
 
+    place = join(1, tensor, expert)  # before the model is read, so that a rank that dies meanwhile is named
     model = load(name, progress=screen.bar(say("command.loading", name=name)), **how)
     if finite:
         model.check_finite()
-    if max(started(), tensor, expert) > 1:  # `join` refuses other numbers than were started
-        from pellucid.distributed import join
-
-        model.split(join(1, tensor, expert))
+    if place.count > 1:
+        model.split(place)
     return model
 
 
