@@ -262,11 +262,12 @@ def tables() -> Measured:
 
 
 def adapters(root: Path) -> Measured:
-    """Train an adapter of latent attention and experts, and one of matrices that share A, on ranks of a model, and on one; then join it.
+    """Train an adapter of latent attention and experts, and one of matrices that share A, on ranks of a model or with its weights shared
+    out, and on one; then join it.
 
     mutant: how far off it is if each rank trains its own A.
     """
-    out, ranks_of = Measured(), [join(*sizes, patience=PATIENCE) for sizes in THREE[1:]]
+    out, ranks_of = Measured(), [join(*sizes, patience=PATIENCE) for sizes in (*THREE[1:], SHARDED)]
     for name in ("pellucid/capitals-deepseek", "pellucid/twelve-countries"):
         text = f'name = "a"\n[model]\nfrom = "{name}"\n[adapter]\nrank = 2\n' + TRAINED.format(
             data='files = ["lines.txt"]\npack = "stream"'
@@ -276,7 +277,7 @@ def adapters(root: Path) -> Measured:
         dist.barrier()
         recipe, alone = read_recipe(root / "adapter.toml"), aimed(root, "adapter", ALONE)
         curve, given = Curve(alone, 5), (ids(2, 9),)
-        for ranks in ranks_of if name.endswith("deepseek") else ranks_of[:1]:
+        for ranks in ranks_of if name.endswith("deepseek") else (ranks_of[0], ranks_of[-1]):
             run = aimed(root, "adapter", ranks)
             got = {"far": curve.far(Curve(run, 5)), "gradient": curve.log[-1]["gradient"]}
             again = joined(recipe, fresh(recipe, run.objective)._replace(model=run.model), run).model
