@@ -80,6 +80,10 @@ class AttentionSpec:
         """Return this spec without an indexer, which leaves only the keys it chose."""
         return self
 
+    def read_by_heads(self, width: int) -> tuple[int, ...]:
+        """Return the sizes of what all heads read of a row, each for itself: x of this width, unless nothing here has heads."""
+        return (width,) if getattr(self, "heads", 0) else ()
+
     def on_rank(self, row: int, groups: int) -> int:
         """Return the part of a token's row size `row` on a rank with this many groups: all, where heads share what is stored."""
         return row

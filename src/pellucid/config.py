@@ -136,6 +136,9 @@ class Latent(AttentionSpec):
     kv_heads: ClassVar[None] = None  # what is stored serves all heads, so ranks cannot share it out
     stored: ClassVar[tuple[str, ...]] = "C", "R"
 
+    def read_by_heads(self, width: int) -> tuple[int, ...]:
+        return self.q_rank or width, self.kv_rank, self.rope.width
+
     @property
     def head_width(self) -> int | str:
         """Return the widths of a key's content and rotary part, as they are displayed."""

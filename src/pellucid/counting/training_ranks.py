@@ -23,7 +23,7 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from pellucid.axes import letters
-from pellucid.config import Latent, Layer
+from pellucid.config import Layer
 from pellucid.counting.bill import Bill
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.number import Number, total
@@ -138,12 +138,9 @@ def between_ranks_of_a_model(bill: Bill, g: TrainingGrid, each: int, partial: in
 
 def read_by_all(layer: Layer, split: Split, width: int) -> Iterator[tuple[str, int, bool]]:
     """Yield what each rank reads for its own heads, neurons or experts: whose rows, their numbers, and whether in float32 at least."""
-    a, ffn = layer.attn, layer.ffn
-    if split.tp > 1 and isinstance(a, Latent):
-        for numbers in (a.q_rank or width, a.kv_rank, a.rope.width):
-            yield "own", numbers, False
-    elif split.tp > 1 and a.heads:
-        yield "own", width, False
+    ffn = layer.ffn
+    for numbers in layer.attn.read_by_heads(width) if split.tp > 1 else ():
+        yield "own", numbers, False
     if split.tp > 1 and layer.cross is not None:
         yield "own", width, False
         yield "source", width, False
@@ -157,5 +154,5 @@ def read_by_all(layer: Layer, split: Split, width: int) -> Iterator[tuple[str, i
 def repeated(layer: Layer, split: Split) -> int:
     """Return the sums of a block that runs again in the backward pass: all, but for one that no later part needs for its gradient."""
     every = summed(layer, split)
-    ends = layer.order not in NORMED_AFTER and not (layer.ffn.shared and (layer.ffn.shared_gate or split.tp == 1))
+    ends = layer.order not in NORMED_AFTER and not (layer.ffn.shared and (getattr(layer.ffn, "shared_gate", False) or split.tp == 1))
     return every - int(ends and every > 0)
