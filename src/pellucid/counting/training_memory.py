@@ -40,8 +40,8 @@ ROWS, BUFFERS = 64, 3
 class Way:
     """How to train. rank: of LoRA on every matrix of the layers, or None for all weights.  shards: ranks that share weights, gradients
     and moments.  master: True for a float32 copy of the weights beside bfloat16 ones.  summed: gradients of several forwards are added, in
-    float32, or in float64 where all of a run is.  packed: texts lie end to end in one row, each with its own attention, whose results are joined.
-    extra: what the objective takes in addition, and what its loss holds.
+    float32, or in float64 where all of a run is.  packed: texts lie end to end in one row, each with its own attention, whose results are
+    joined.  extra: what the objective takes in addition, and what its loss holds.
 
     copied: states are saved beside the steps, from a copy of weights and moments.
     single: the numbers of which the optimizer keeps one moment, as Muon does of its matrices, and not two.

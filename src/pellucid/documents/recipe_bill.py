@@ -16,7 +16,7 @@ from pellucid.counting.number import Number
 from pellucid.counting.ranks import Split
 from pellucid.counting.training_memory import Way, at_least, training
 from pellucid.counting.training_ranks import TrainingGrid, of_rank
-from pellucid.documents.aim_bill import FULL, extra_of, longest_text
+from pellucid.documents.aim_bill import extra_of, longest_text
 from pellucid.documents.count import Scenario, device_of, document
 from pellucid.errors import PellucidError, UseError
 from pellucid.families import understand
