@@ -220,8 +220,9 @@ class Ranks:
 
     def wait(self) -> None:
         """Wait until every rank is here, however long the first one prepares."""
-        with exchange():
-            dist.monitored_barrier(timeout=PREPARATION)
+        if self.count > 1:
+            with exchange():
+                dist.monitored_barrier(timeout=PREPARATION)
 
 
 class ExpertRanks(Ranks):

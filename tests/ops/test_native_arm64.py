@@ -65,7 +65,8 @@ def kernels_of(dtype: torch.dtype) -> None:
     experts.test_products_of_the_chosen(dtype)
     experts.way_back(dtype)
     rows.test_limits_factors_and_gates(dtype)
-    rows.test_queries_that_grow(dtype)
+    for first in (0, 1):
+        rows.test_queries_that_grow(dtype, first)
     rows.test_a_wide_product_is_not_rounded(dtype)
     rows_in_int8(dtype)
     native.xielu(test_native.rand(1, 3, 33, dtype=dtype, scale=3), *(torch.tensor([x], dtype=dtype) for x in (0.6, -0.4, 0.5, -1e-6)))

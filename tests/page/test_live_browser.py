@@ -86,10 +86,11 @@ def test_the_file_speaks_both_languages(browser: Browser, file: Path) -> None:
     """Written in one language, it says in the other, too, what computes."""
     with open_offline_tab(browser, file) as tab:
         open_file(tab, file, "[data-answer]", prompt=PROMPT)
-        assert "computed in this page" in tab.page.inner_text("main")
+        assert "computed in this page" in tab.page.inner_text("[data-precision]")
         tab.page.get_by_role("button", name="中文").click()
         tab.page.wait_for_selector("html[lang^=zh]")
-        assert "在本页中计算" in tab.page.inner_text("main") and "computed in this page" not in tab.page.inner_text("main")
+        said = tab.page.inner_text("[data-precision]")
+        assert "在本页中计算" in said and "computed in this page" not in said
 
 
 def test_every_view_of_the_file_works(browser: Browser, file: Path, run: Trace) -> None:

@@ -285,7 +285,7 @@ def test_links(browser: Browser, addresses: dict[str, str]) -> None:
             tab.page.evaluate("h => { location.hash = h }", f"prompt=x&{link}")
             tab.page.wait_for_function(READY)
             assert tab.page.evaluate(HARM) == [] and not tab.faults, (text, tab.faults)
-            assert tab.page.locator("nav [aria-current]").count() <= 1 and tab.page.locator("main > :nth-child(3)").count() == 1
+            assert tab.page.locator("nav [aria-current]").count() <= 1 and tab.page.locator("main > :nth-child(2)").count() == 1
 
 
 def test_a_chat(browser: Browser, addresses: dict[str, str]) -> None:

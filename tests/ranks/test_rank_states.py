@@ -49,6 +49,11 @@ def test_a_state_of_four_ranks_opens_on_two_and_on_one(got: dict[str, Any]) -> N
     assert damaged[0] != states[0][0] and damaged[1] == states[0][1]
 
 
+def test_a_log_without_a_state_is_moved_by_one_rank(got: dict[str, Any]) -> None:
+    """The mutant: each rank moves what it has seen, and one of them finds it gone."""
+    assert got["clearing"]["alone"] == [0, 0] and got["clearing"]["each"] == [1, 1]
+
+
 def test_a_rank_that_computes_is_ended(got: dict[str, Any]) -> None:
     """With the status of a lost rank if the other one was killed, else with that of SIGTERM."""
     assert got["computing"] == {"killed": [RankError.exit_code, -signal.SIGKILL], "ended": [128 + signal.SIGTERM] * 2}

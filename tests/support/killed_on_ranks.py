@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ def kills(root: Path) -> Measured:
                 again = forked(2, lambda rank, _, to=folder, sizes=sizes: trained(to, sizes, True))  # type: ignore[misc]
                 last = folder / "saves" / f"{STEPS:09d}"
                 if again != [0, 0] or contents(last) != right[last.name]:
-                    got["ends"].append(moment)
+                    got["ends"].append((moment, again))
                 shutil.rmtree(folder)
             out[f"{name} {victim}"] = got
     shutil.rmtree(last := unharmed / "saves" / f"{STEPS:09d}")
@@ -158,6 +158,38 @@ def narrowing(root: Path) -> Measured:
         name: [saves.digest(root / name / "saves" / f"{STEPS:09d}" / file) for file in FILES] for name in ("4", "2 0.0", "1", "2 1e-06")
     }
     return {"statuses": statuses, "states": [digests[name] for name in ("4", "2 0.0", "1")], "damaged": digests["2 1e-06"]}
+
+
+def clearing(root: Path) -> Measured:
+    """Begin again in a folder that has a log and no state; either rank takes its time after it has looked for the log, the second more.
+
+    Returns the statuses where the first rank alone moves it, and where each does.
+    """
+
+    def looked(path: Path, exists: Callable[[Path], bool] = Path.exists) -> bool:
+        there = exists(path)
+        if path.name == "log.jsonl" and path.parent.name != "aside":
+            time.sleep(0.25 + 0.5 * number())
+        return there
+
+    def each(run: TrainingRun, paths: Iterable[Path]) -> None:
+        for path in paths:
+            if path.exists():
+                saves.set_aside(run.folder, path)
+
+    def work(rank: int, folder: Path, alone: bool) -> None:
+        Path.exists = looked  # type: ignore[assignment, method-assign]
+        if not alone:
+            TrainingRun.clear = each  # type: ignore[method-assign]
+        trained(folder, (1, 2, 1), True)
+
+    out: Measured = {}
+    for alone in (True, False):
+        (folder := root / f"cleared-{alone}").mkdir()
+        (folder / "log.jsonl").write_text('{"step": 1}\n')
+        out["alone" if alone else "each"] = forked(2, lambda rank, _, to=folder, alone=alone: work(rank, to, alone))  # type: ignore[misc]
+        assert (folder / "aside" / "log.jsonl").read_text() == '{"step": 1}\n'
+    return out
 
 
 def computing(root: Path) -> Measured:
@@ -214,4 +246,6 @@ def command(root: Path) -> Measured:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    (folder / "measured.json").write_text(json.dumps({part.__name__: part(folder) for part in (kills, narrowing, computing, command)}))
+    (folder / "measured.json").write_text(
+        json.dumps({part.__name__: part(folder) for part in (kills, narrowing, clearing, computing, command)})
+    )

@@ -60,7 +60,8 @@ def computed(run: Trace, block: int) -> Iterator[ExpertEquation]:
 
     router = part.router.dense_weight().detach()
     yield equation("s", "affinity", "B T E", [router], torch.sigmoid(u @ router.double().T))
-    ranked = tensor(run, block, "router").double() if part.correction is None else affinity + part.correction.double()
+    ranked = affinity if spec.groups > 1 and spec.group_best > 1 else tensor(run, block, "router").double()
+    ranked = ranked if part.correction is None else affinity + part.correction.double()
     yield equation("e", "chosen", "B T A", [], highest(ranked, spec.chosen, spec.groups, spec.groups_chosen, spec.group_best))
     won = affinity.gather(-1, chosen)
     yield equation("g", "share", "B T A", [], won / won.sum(-1, keepdim=True) * spec.scale)

@@ -302,7 +302,7 @@ class Model(Placed, Adapting, Shown):
             return self.ids(prompt)
         given = prompt.tolist() if hasattr(prompt, "tolist") else prompt  # of a tensor or an array
         given = given[0] if isinstance(given, list) and len(given) == 1 and isinstance(given[0], list) else given
-        if not isinstance(given, Sequence) or any(isinstance(i, Sequence) for i in given):
+        if not isinstance(given, Sequence) or any(isinstance(i, list | tuple) for i in given):
             shape = f" {list(prompt.shape)}" if hasattr(prompt, "shape") else ""
             raise UseError("model.prompt", found=type(prompt).__name__ + shape)
         check_ids(given, self.config.vocab)

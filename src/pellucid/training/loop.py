@@ -9,7 +9,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -335,20 +335,25 @@ class TrainingRun:
         resume a state of another machine too, with a warning.
         """
         newest_state, faults = newest(self.folder / "saves")
+        self.ranks.wait()  # until all have found it, before the first one moves anything
         warnings = list(faults.values())
         if newest_state is None:
             if faults and not restart:
                 raise TrainError("train.lost", folder=self.folder / "saves", reason="; ".join(warnings), aside=self.folder / "aside")
-            for lost in (*faults, self.folder / "log.jsonl"):
-                if lost.exists():
-                    set_aside(self.folder, lost)
+            self.clear((*faults, self.folder / "log.jsonl"))
             return warnings
         if what := self.load(newest_state, inexact):
             warnings.append(say("train.inexact", path=newest_state, what=what))
-        for lost in faults:
-            set_aside(self.folder, lost)
-        self.unlog()
+        self.clear(faults)
+        if self.ranks.first:
+            self.unlog()
         return warnings
+
+    def clear(self, paths: Iterable[Path]) -> None:
+        """Move these files and folders of the run aside, on the first rank alone."""
+        for path in paths:
+            if self.ranks.first and path.exists():
+                set_aside(self.folder, path)
 
     def load(self, folder: Path, inexact: bool = False) -> str:
         """Go to a saved state of this run. A TrainError for another run's.
