@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.config import Config
-from pellucid.errors import ConfigError
+from pellucid.errors import ConfigError, nearest
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.quantisation import quantised
@@ -75,7 +75,7 @@ def understand(values: Mapping[str, Any], file: str = "config.json", ignore: Ite
     """
     kind = values.get("model_type")
     if kind not in known():
-        raise ConfigError("config.family", file=file, found=repr(kind), allowed=All(known()))
+        raise ConfigError("config.family", file=file, found=repr(kind), near=nearest(str(kind), known()), allowed=All(known()))
     of_type, hf = family(str(kind)), Fields(values, file, ignore)
     cfg = of_type.config(hf)
     named = [(name, i) for name in SPECIAL for i in hf.ids(name) if (name, i) != NO_PADDING]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 LANGUAGES = ("en", "zh")
 LONGEST = 200  # characters kept of any one value
-MOST = 100  # values written of a list
+MOST = 200  # values written of a list
 
 _chosen: str | None = None
 _here: ContextVar[str | None] = ContextVar("language", default=None)  # of one request among several
