@@ -89,8 +89,8 @@ def test_the_file_speaks_both_languages(browser: Browser, file: Path) -> None:
         assert "computed in this page" in tab.page.inner_text("[data-precision]")
         tab.page.get_by_role("button", name="中文").click()
         tab.page.wait_for_selector("html[lang^=zh]")
-        said = tab.page.inner_text("[data-precision]")
-        assert "在本页中计算" in said and "computed in this page" not in said
+        shown = tab.page.inner_text("[data-precision]")
+        assert "在本页中计算" in shown and "computed in this page" not in shown
 
 
 def test_every_view_of_the_file_works(browser: Browser, file: Path, run: Trace) -> None:
