@@ -5,6 +5,7 @@ The process that forks must not have differentiated anything, since autograd ref
 
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -23,15 +24,18 @@ def forked(count: int, work: Work, seconds: float = 60) -> list[int]:
 
     One that runs longer than `seconds` is killed.
     """
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=PATIENCE
-    )
-    pids = list[int]()
+    listener = socket.create_server(("127.0.0.1", 0))
+    port, pids = listener.getsockname()[1], list[int]()
     for rank in reversed(range(count)):  # so that the first, which writes, knows the others
         sys.stdout.flush()
         if not (pid := os.fork()):
-            be(rank, count, store.port, lambda rank=rank: work(rank, pids))  # type: ignore[misc]
+            listener.close()
+            be(rank, count, port, lambda rank=rank: work(rank, pids))  # type: ignore[misc]
         pids.insert(0, pid)
+    # After the forks, which would copy locks that the store's thread holds: of 100 groups of four, one waited for such a lock for ever.
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=PATIENCE, master_listen_fd=listener.detach()
+    )
     out, end = dict[int, int](), time.monotonic() + seconds
     while len(out) < count:
         for rank, pid in enumerate(pids):
@@ -42,6 +46,7 @@ def forked(count: int, work: Work, seconds: float = 60) -> list[int]:
                 elif time.monotonic() > end:
                     os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
+    del store
     return [out[rank] for rank in range(count)]
 
 
