@@ -5,16 +5,16 @@ from pellucid.families import deepseek_v3, llama, minicpm
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.rope import rope
+from pellucid.families.rope import across_mscale, rope
 
 
 def latent(hf: Fields) -> c.Latent:
-    """Return MLA whose rotary part turns by halves; YaRN does not change its softmax."""
+    """Return MLA whose rotary part turns by halves; YaRN scales its softmax as DeepSeek-V3's."""
     hf.read |= {"head_dim", "qk_head_dim", "num_key_value_heads"}
     heads, width, rotary = hf.integer("num_attention_heads"), hf.integer("hidden_size"), hf.integer("qk_rope_head_dim")
     q_rank, kv_rank, key = hf.maybe("q_lora_rank", stated=True), hf.integer("kv_lora_rank", 256), hf.integer("qk_nope_head_dim", 64)
     value, bias = hf.maybe("v_head_dim") or width // heads, hf.flag("attention_bias", False)
-    return c.Latent(heads, q_rank, kv_rank, key, value, rope(hf, rotary), bias, scale=(key + rotary) ** -0.5)
+    return c.Latent(heads, q_rank, kv_rank, key, value, rope(hf, rotary), bias, scale=(key + rotary) ** -0.5 * across_mscale(hf))
 
 
 def config(hf: Fields) -> c.Config:

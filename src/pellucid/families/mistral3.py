@@ -18,7 +18,7 @@ def config(hf: Fields) -> c.Config:
     hf.get("text_config")
     inner = hf.part("text_config")
     assert inner is not None
-    kind = inner.choice("model_type", {name: name for name in TEXT_MODELS})
+    kind = inner.choice("model_type", {name: name for name in TEXT_MODELS}, "mistral")
     text = multimodal.text(hf, kind, {})
     hf.read |= VISION
     return replace(TEXT_MODELS[kind].config(text), tied=hf.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False)))
@@ -34,7 +34,7 @@ def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
 
 
 def saved_config(hf: Mapping[str, Any]) -> dict[str, Any]:
-    kind = hf["text_config"]["model_type"]
+    kind = hf["text_config"].get("model_type", "mistral")
     return multimodal.file(hf, kind, TEXT_MODELS[kind].architecture, {})
 
 

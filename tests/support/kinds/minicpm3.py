@@ -1,6 +1,6 @@
 """minicpm3, tiny."""
 
-from kinds import DEEPSEEK, YARN, Kind
+from kinds import DEEP_YARN, DEEPSEEK, YARN, Kind
 
 OF_EXPERTS = ("moe_", "n_", "topk", "first_k", "num_experts")
 LONG = {
@@ -25,6 +25,7 @@ KIND = Kind(
             "hidden_act": "gelu",
         },
         "yarn, a wide epsilon": {"rope_parameters": YARN, "rms_norm_eps": 0.01},
+        "yarn that scales the softmax": {"rope_parameters": DEEP_YARN},
     },
     dtypes=("plain", "longrope"),
     changes=(
