@@ -220,9 +220,8 @@ class Ranks:
 
     def wait(self) -> None:
         """Wait until every rank is here, however long the first one prepares."""
-        if self.count > 1:
-            with exchange():
-                dist.monitored_barrier(timeout=PREPARATION)
+        with exchange():
+            dist.monitored_barrier(timeout=PREPARATION)
 
 
 class ExpertRanks(Ranks):

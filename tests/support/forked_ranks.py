@@ -24,17 +24,17 @@ def forked(count: int, work: Work, seconds: float = 60) -> list[int]:
 
     One that runs longer than `seconds` is killed.
     """
-    listener = socket.create_server(("127.0.0.1", 0))
-    port, pids = listener.getsockname()[1], list[int]()
+    door = socket.create_server(("127.0.0.1", 0))
+    port, pids = door.getsockname()[1], list[int]()
     for rank in reversed(range(count)):  # so that the first, which writes, knows the others
         sys.stdout.flush()
         if not (pid := os.fork()):
-            listener.close()
+            door.close()
             be(rank, count, port, lambda rank=rank: work(rank, pids))  # type: ignore[misc]
         pids.insert(0, pid)
     # After the forks, which would copy locks that the store's thread holds: of 100 groups of four, one waited for such a lock for ever.
     store = dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=PATIENCE, master_listen_fd=listener.detach()
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=PATIENCE, master_listen_fd=door.detach()
     )
     out, end = dict[int, int](), time.monotonic() + seconds
     while len(out) < count:

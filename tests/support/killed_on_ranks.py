@@ -173,6 +173,7 @@ def clearing(root: Path) -> Measured:
         return there
 
     def each(run: TrainingRun, paths: Iterable[Path]) -> None:
+        run.ranks.wait()
         for path in paths:
             if path.exists():
                 saves.set_aside(run.folder, path)

@@ -41,6 +41,7 @@ TABLES = {
     "hot": "[reward]\ngroup = 4\nnew = 16\ntemperature = 2.0\n",
     "distil": '[distil]\nteacher = "base"\n',
     "top": '[distil]\nteacher = "base"\ntop = 16\ntemperature = 2.0\n',
+    "vast": '[distil]\nteacher = "base"\ntop = 100000\n',
 }
 WAYS = {
     "plain": ("", ""),
@@ -48,7 +49,8 @@ WAYS = {
     "micro": ("micro = 1", ""),
     "adapter": ("", "[adapter]\nrank = 4\n"),
 }
-OBJECTIVE = {"ipo": "prefer", "hot": "reward", "top": "distil"}
+DTYPES = "float32", "bfloat16", "float64"
+OBJECTIVE = {"ipo": "prefer", "hot": "reward", "top": "distil", "vast": "distil"}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +102,7 @@ def both(folder: Path, out: Path, name: str, **how: str) -> tuple[RecipeBill, in
 
 
 @pytest.mark.quick(8)
-@pytest.mark.parametrize(("name", "dtype", "way"), [(n, d, w) for n in TABLES for d in ("float32", "bfloat16") for w in WAYS])
+@pytest.mark.parametrize(("name", "dtype", "way"), [(n, d, w) for n in TABLES for d in DTYPES for w in WAYS])
 def test_the_bill_is_what_is_taken(folder: Path, tmp_path: Path, name: str, dtype: str, way: str) -> None:
     """Of rows that are full: what torch's allocator hands out, with a teacher's weights, in every way to train."""
     bill, took = both(folder, tmp_path, name, train=f'dtype = "{dtype}"\n{WAYS[way][0]}', adapter=WAYS[way][1])

@@ -156,6 +156,32 @@ def test_without_links_or_without_a_place(tmp_path: Path, cache: Path) -> None:
     assert content(tmp_path / "three") == content(tmp_path / "one") and cache.read_text() == "a file"
 
 
+def test_a_place_that_cannot_be_read(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another user's home is: no run ends for it."""
+
+    def closed(*given: Any, **how: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    recipe_of(tmp_path)
+    with swapped(Path, "mkdir", closed), swapped(Path, "glob", closed):
+        shard_cache.ShardCache("key", cache).keep(tmp_path)
+    assert not entries(cache)
+
+
+def test_a_tokenizer_that_changes_meanwhile(tmp_path: Path, cache: Path) -> None:
+    recipe_of(tmp_path)
+    honest = made.make_shards
+
+    def changing(*given: Any) -> Any:
+        out, setting = honest(*given), made.setting
+        made.setting = lambda *given: {**setting(*given), "size": 7}  # type: ignore[assignment, dict-item]
+        return out
+
+    with swapped(made, "make_shards", changing), swapped(made, "setting", made.setting):
+        opened(tmp_path, "one")
+    assert not entries(cache)
+
+
 def test_two_at_once(tmp_path: Path, cache: Path) -> None:
     """Both make them, one is kept, and nothing else is left; also when old shards are made again by --prepare."""
     recipe_of(tmp_path)

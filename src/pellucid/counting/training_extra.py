@@ -1,6 +1,6 @@
 """What an objective takes beside the step of its own model, and how many tables of rows × ids its loss holds.
 
-a teacher        its weights, in float32, all the time, and one forward without gradients for each of the student's
+a teacher        its weights, in float32 or wider, all the time, and one forward without gradients for each of the student's
 drawn answers    before the first forward of a step, the keys and values of all its answers
 a preference     before the first step, log-probabilities by the first weights
 
@@ -13,11 +13,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pellucid.counting.bill import Bill
+from pellucid.counting.bill import BYTES, Bill
 from pellucid.counting.number import Number, product
 from pellucid.counting.training_peak import LiveBytes
 
-FLOAT = 4  # bytes of float32
+
+def at_least(size: int) -> int:
+    """Return the bytes of a number that the optimizer changes, where forwards have numbers of `size` bytes: float32, or wider."""
+    return max(4, size)
+
+
+def wide(bill: Bill) -> int:
+    """Return the bytes of a number in the tables that a loss, a teacher or first weights make."""
+    return at_least(int(BYTES[bill.setting.activations]))
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class MomentBytes:
 class Extra:
     """What an objective takes beside the step of its own model, by name. lasting: bytes all the time.  flops: of one forward's share.
 
-    tables: of rows × ids in float32, as many as its loss holds at most; None for those of the cross-entropy.
+    tables: of rows × ids in float32 or wider, as many as its loss holds at most; None for those of the cross-entropy.
     """
 
     tables: int | None = None
@@ -57,7 +65,7 @@ def passing(forward: Callable[[], Tensor]) -> int:
 
 def of_teacher(tables: int, teacher: Bill, passed: int) -> Extra:
     """Return what a teacher takes. teacher: its bill, for the student's rows.  passed: the bytes of its forward."""
-    weights = product("N·4", every=int(teacher["parameters.total"]), four=FLOAT)
+    weights = product(f"N·{wide(teacher)}", every=int(teacher["parameters.total"]), wide=wide(teacher))
     moment = MomentBytes("at_teacher", Number(passed, "forward"))
     return Extra(tables, (("teacher", weights),), (moment,), (("teacher", Number(teacher["flops.prefill"].value, "prefill")),))
 
@@ -65,7 +73,7 @@ def of_teacher(tables: int, teacher: Bill, passed: int) -> Extra:
 def of_reference(tables: int, first: Bill, passed: int) -> Extra:
     """Return what the first weights' log-probabilities take. first: the bill of one forward of theirs.  passed: the bytes of it."""
     rows, vocab = first.setting.context * first.setting.batch, first.config.vocab
-    two = product("2·T·V·4", two=2, rows=rows, vocab=vocab, four=FLOAT)  # logits and log-probabilities
+    two = product(f"2·T·V·{wide(first)}", two=2, rows=rows, vocab=vocab, wide=wide(first))  # logits and log-probabilities
     return Extra(tables, moments=(MomentBytes("at_reference", Number(passed, "forward") if passed > two.value else two, first=True),))
 
 
@@ -77,7 +85,7 @@ def of_draws(tables: int, prompts: Bill, written: Bill, new: int, rows: int, pas
     """
     row = int(written["cache.bytes_per_token"]) if "cache.bytes_per_token" in written else 0
     cache = rows * row
-    ids = 2 * written.setting.batch * written.config.vocab * FLOAT  # logits and log-probabilities of each answer's newest row
+    ids = 2 * written.setting.batch * written.config.vocab * wide(written)  # logits and log-probabilities of each answer's newest row
     moment = MomentBytes("at_draws", Number(cache + max(passed, ids), "cache + forward", f"{cache:,} + {max(passed, ids):,}"))
     reading, writing = int(prompts["flops.prefill"]), int(written["flops.decode"])
     work = Number(reading + (new - 1) * writing, "prefill + (new − 1)·decode", f"{reading:,} + {new - 1}·{writing:,}")

@@ -21,7 +21,7 @@ from pellucid.counting.distinct import PLACE, Distinct
 from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
-from pellucid.counting.training_extra import NOTHING, Extra, MomentBytes, passing
+from pellucid.counting.training_extra import NOTHING, Extra, MomentBytes, at_least, passing
 from pellucid.counting.training_peak import working
 from pellucid.counting.weights import axes_of
 from pellucid.families import family, known
@@ -106,11 +106,6 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     return out
 
 
-def at_least(size: int) -> int:
-    """Return the bytes of a number that the optimizer changes, where forwards have numbers of `size` bytes: float32, or wider."""
-    return max(4, size)
-
-
 def loss(bill: Bill, tables: int | None, size: int) -> Number:
     """Return the bytes that the loss holds of logits and what is made of them. tables: see Extra.  size: bytes of a logit."""
     rows, vocab = bill.setting.context * bill.setting.batch, bill.config.vocab
@@ -124,8 +119,10 @@ def loss(bill: Bill, tables: int | None, size: int) -> Number:
 
 
 def at_extra(kinds: Mapping[str, Number], one: MomentBytes, way: Way) -> Number:
-    """Return the bytes held at a moment beside the step's own. Before the first step there are neither moments nor gradients."""
-    names = ("weights", "adapters", "teacher")
+    """Return the bytes held at a moment beside the step's own. Before the first step there are neither moments nor gradients, and weights
+    that will be narrow, with a master copy, are as wide as that.
+    """
+    names = ("master" if "master" in kinds else "weights", "adapters", "teacher")
     always = [entry for entry in lasting(kinds) if not one.first or entry[0] in names]
     gradients = [("gradients", 1, kinds["gradients"])] if way.summed and one.name == "at_teacher" else []
     return total([*always, *gradients, ("extra", 1, one.bytes)])

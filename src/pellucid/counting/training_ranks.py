@@ -28,7 +28,7 @@ from pellucid.counting.bill import Bill
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.number import Number, total
 from pellucid.counting.ranks import Rank, Split, check, on_every_rank, ring, shard, stack, summed
-from pellucid.counting.training_memory import at_least
+from pellucid.counting.training_extra import at_least
 
 ONE = Split()
 IN_A_HEAD = {"K", "W"}

@@ -18,8 +18,6 @@ from pellucid.training.start import described, folder_named
 from pellucid.training.texts import Texts
 from pellucid.watching.meta import META
 
-FULL = "float32"  # of a teacher, and of first weights
-
 
 def longest_text(recipe: Recipe, data: Texts, cfg: Config) -> int:
     """Return the most tokens of a text: a row's, or a prompt's as long and its answer's but the last one, which nothing follows."""
@@ -33,14 +31,14 @@ def longest_text(recipe: Recipe, data: Texts, cfg: Config) -> int:
 
 def extra_of(recipe: Recipe, data: Texts, bill: Bill) -> Extra:
     """Return what the recipe's objective takes beside the step that `bill` counts one forward of."""
-    aim, s = recipe.aim, bill.setting
+    aim, s, full = recipe.aim, bill.setting, recipe.train.full  # full: of a teacher, and of first weights
     packed = data.pack == "documents"
     if isinstance(aim, DistilSettings):
         family, cfg = described(folder_named(recipe, aim.teacher))
-        teacher = billed(cfg, family.name, aim.teacher, s.context, s.batch, FULL, FULL, plain=FULL)
-        return of_teacher(tables(aim), teacher, forward_bytes(teacher, packed))
+        teacher = billed(cfg, family.name, aim.teacher, s.context, s.batch, full, full, plain=full)
+        return of_teacher(tables(aim, min(cfg.vocab, bill.config.vocab)), teacher, forward_bytes(teacher, packed))
     if isinstance(aim, PreferSettings):
-        first = billed(bill.config, bill.family, bill.model, s.context, TOGETHER, s.weights, FULL, plain=FULL)
+        first = billed(bill.config, bill.family, bill.model, s.context, TOGETHER, s.weights, full, plain=full)
         return of_reference(LOGPROB_TABLES, first, forward_bytes(first, True))
     if isinstance(aim, RewardSettings):
         prompts, every = s.batch // aim.group, recipe.train.batch

@@ -12,7 +12,8 @@ from pellucid.counting.fit import bytes_held, devices, largest_batch, longest_co
 from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.speculation import SHARES, Drafted
 from pellucid.counting.textbook import closed_forms
-from pellucid.counting.training_memory import Way, at_least, training
+from pellucid.counting.training_extra import at_least
+from pellucid.counting.training_memory import Way, training
 from pellucid.counting.training_pace import training_pace
 from pellucid.counting.training_ranks import TrainingGrid, of_rank
 from pellucid.counting.variants import kinds, other_kinds

@@ -14,7 +14,8 @@ from pellucid.counting import Bill
 from pellucid.counting.bill import BYTES
 from pellucid.counting.number import Number
 from pellucid.counting.ranks import Split
-from pellucid.counting.training_memory import Way, at_least, training
+from pellucid.counting.training_extra import at_least
+from pellucid.counting.training_memory import Way, training
 from pellucid.counting.training_ranks import TrainingGrid, of_rank
 from pellucid.documents.aim_bill import extra_of, longest_text
 from pellucid.documents.count import Scenario, device_of, document

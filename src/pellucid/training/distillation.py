@@ -29,9 +29,9 @@ def divergence(teacher: Tensor, student: Tensor, temperature: float = 1.0, top: 
     return temperature**2 * nn.functional.kl_div(logq, logp, reduction="none", log_target=True).sum(-1)
 
 
-def tables(settings: DistilSettings) -> int:
-    """Return how many tables of rows × ids in float32 the loss holds at most: both models' logits and what the divergence makes of them."""
-    return (7 if settings.top is None else 3) + (settings.temperature != 1)
+def tables(settings: DistilSettings, ids: int) -> int:
+    """Return how many tables of rows × ids the loss holds at most: both models' logits and what the divergence makes of them."""
+    return (7 if settings.top is None or settings.top >= ids else 3) + (settings.temperature != 1)
 
 
 class Distillation(Criterion):

@@ -335,7 +335,6 @@ class TrainingRun:
         resume a state of another machine too, with a warning.
         """
         newest_state, faults = newest(self.folder / "saves")
-        self.ranks.wait()  # until all have found it, before the first one moves anything
         warnings = list(faults.values())
         if newest_state is None:
             if faults and not restart:

@@ -92,8 +92,8 @@ class ShardCache:
         """Remove an incomplete folder, and those that killed runs have left."""
         assert self.folder is not None
         shutil.rmtree(part, ignore_errors=True)
-        for other in self.folder.glob(".*.part"):
-            with suppress(OSError):
+        with suppress(OSError):
+            for other in self.folder.glob(".*.part"):
                 if time.time() - other.stat().st_mtime > OLD:
                     shutil.rmtree(other, ignore_errors=True)
 

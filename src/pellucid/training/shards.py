@@ -88,8 +88,11 @@ def open_shards(data: Texts, tokenizer: Mapping[str, Any], folder: Path, began: 
             return read_shards(folder, require_wanted(folder, wanted))
         except TrainError:
             cache.drop()
+    if remake:
+        cache.drop()  # its files may be the damaged ones, by other names
     made = read_shards(folder, make_shards(data, tokenizer, folder, files, wanted))
-    if before == [stamp_of(file) for file in files]:  # else they may be of other texts than the hashes say
+    # else they may be of other texts, or of another tokenizer, than the hashes say
+    if before == [stamp_of(file) for file in files] and setting(data, tokenizer) == wanted["tokenizer"]:
         cache.keep(folder)
     return made
 
