@@ -31,7 +31,7 @@ def test_a_recipe_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert training["memory.moments"] == 8 * total and "memory.master" not in training
     assert bill["run"]["tokens"] == s.steps * s.batch * 256 and bill["run"]["flops"] == s.steps * training["flops.total"]
     assert bill["run"]["hours"] is None
-    for language, word in (("en", "tokens, at most"), ("zh", "token 数")):
+    for language, word in (("en", "tokens, at most"), ("zh", "词元数")):
         assert main(["count", str(STORIES), "--lang", language]) == 0
         assert word in (out := capsys.readouterr().out) and f"{bill['run']['tokens']:,}" in out
 

@@ -114,6 +114,7 @@ let latest = 0;
 // The newest answer counts; an older one that comes later is dropped.
 export async function run(): Promise<void> {
   const mine = ++latest, ended = new AbortController();
+  if (now.busy) now.halt?.(); // else the server would compute that run first
   now.busy = true;
   now.halt = served ? () => ended.abort() : null;
   now.fault = "";

@@ -133,6 +133,11 @@ class Experiment:
         """Return how far apart numbers may be that are equal in exact arithmetic."""
         return TOLERANCE.get(self.model.dtype, COARSE)
 
+    @property
+    def exact(self) -> bool:
+        """True if the model multiplies what it reads, and not rounded rows: of plain weights, in float32 or wider."""
+        return self.model.quant is None and self.model.dtype in TOLERANCE
+
     def same(self, gap: float) -> bool:
         """True if numbers this far apart are equal in exact arithmetic."""
         return gap <= self.tolerance

@@ -75,12 +75,12 @@ def run_prompt(loaded: LoadedModel, request: RunRequest, stop: Stop, limits: Lim
     progress.prompt = len(ids)
     answers: list[list[Answer]] = []
     tokenizer = tokenizer_of(model)
-    choose = choosing(loaded, request, ids)
+    choose, text = choosing(loaded, request, ids), None if tokenizer is None else tokenizer.stream()
 
     def chosen(logits: Tensor) -> int:
         token = choose(logits)
         answers.append([answer(tokenizer, logits, -1, token, limits.candidates)])
-        progress.drawn(visible(piece_of(tokenizer, token)))
+        progress.drawn(visible(piece_of(None, token)) if text is None else text.feed(token))
         return token
 
     changed = changes(loaded, request, limits)

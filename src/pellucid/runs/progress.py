@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 class Progress:
     """A run that is going on. prompt: its tokens, 0 before they are known.  tensors: of the step that is computed.
 
-    pieces: of its new tokens.
+    pieces: the text that each new token completes, "" while a character is incomplete.
     """
 
     prompt: int = 0
