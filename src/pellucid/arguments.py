@@ -9,7 +9,7 @@ A value is looked at only when a call has failed, so nothing that works is refus
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -34,7 +34,7 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
             raise SettingError("setting.unknown", function=function.__name__, name=name, near=nearest(name, known), known=", ".join(known))
         try:
             return function(*args, **how)
-        except Exception as fault:
+        except (TypeError, AttributeError, ValueError, LookupError, RuntimeError) as fault:  # what a value of another type leads to
             if isinstance(fault, PellucidError) and not isinstance(fault, SettingError):
                 raise
             for name, value, allowed in misfits(function, signature, args, how):
@@ -78,6 +78,8 @@ def fits(value: Any, allowed: Any) -> bool:
         return value in inner
     kind = origin or (type(None) if allowed is None else allowed)
     if not isinstance(kind, type):
+        return True
+    if kind is Sequence and hasattr(value, "tolist"):  # an array or a tensor
         return True
     if isinstance(value, bool) and kind in NUMBERS:
         return False

@@ -112,6 +112,8 @@ def test_an_error_of_the_callers_own_code_comes_as_it_is(model: pellucid.Model) 
 
     with pytest.raises(KeyError, match="mine"):
         pellucid.trace(model, PROMPT, choose=choose)
+    with pytest.raises(KeyError, match="mine"):  # an array is a sequence, and not at fault
+        pellucid.trace(model, np.array(model.ids(PROMPT)), choose=choose)  # type: ignore[arg-type]
     with pytest.raises(SettingError) as raised:
         pellucid.trace(model, PROMPT, steps="2")  # type: ignore[arg-type]
     assert raised.value.__cause__ is not None

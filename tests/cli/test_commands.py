@@ -139,6 +139,7 @@ def test_version(capsys: Captured) -> None:
         (["count", "gpt2", "--users", "2", "--dtype", "int4", "--batch", "1"], "--batch, --dtype"),
         (["count", "recipes/stories.toml", "--turns", "4"], "--device, --price and --json"),
         (["explain", "{folder}"], "its prompt is missing"),
+        (["explain", "word " * 100], "64 positions"),
         (["explain", "pellucid/reader"], "its prompt is missing"),
         (["env", "--lang"], "--lang"),
         (["env", "more"], "more"),

@@ -93,7 +93,7 @@ def attribution(
     step: int = 0,
     row: int = -1,
     value: Callable[[Seen], Tensor] = plain,
-    cell: tuple[str, str | Sequence[int]] | None = None,
+    cell: tuple[str, str | Sequence[int] | Tensor] | None = None,
     by: Iterable[str] = "H",
 ) -> Attribution:
     """Return the parts of a token's logit in one row of a step, or of any cell; sums are taken in float64.

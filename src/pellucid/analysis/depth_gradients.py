@@ -16,7 +16,7 @@ from pellucid.tracing import Trace, watch
 from pellucid.watching.change import Change
 
 
-def depth_gradients(model: Model, prompt: str | Sequence[int], token: int, edit: Sequence[Change] = ()) -> dict[str, float]:
+def depth_gradients(model: Model, prompt: str | Sequence[int] | Tensor, token: int, edit: Sequence[Change] = ()) -> dict[str, float]:
     """Return the size of the gradient of -log p(token) after a prompt, at the stream that leaves each block. No weight gets one.
 
     edit: changes of the run.

@@ -58,7 +58,7 @@ def row_of(row: int, seen: Seen) -> int:
 
 @checked
 def lens(
-    model: Any, trace: Trace | str | Sequence[int], step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain
+    model: Any, trace: Trace | str | Sequence[int] | Tensor, step: int = 0, row: int = -1, value: Callable[[Seen], Tensor] = plain
 ) -> list[tuple[str, Tensor]]:
     """Return (path, logits [V]) of the residual stream before the first block and after each, in one row of a step.
 

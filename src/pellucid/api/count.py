@@ -78,8 +78,10 @@ def count(
     """
     own = None
     if not isinstance(name, str | Path):
-        if not hasattr(name, "family"):
+        if not hasattr(name, "module"):
             raise UseError("count.unknown", name=name, near="-")
+        if fields or assume is not None:
+            raise UseError("count.loaded", name=name.name)
         plain = name_of(name.dtype)
         own, known, name = (name.quant or plain, plain), (name.family.name, name.config), name.name
     stored = None if dtype is not None else own or in_folder(name, ignore_fields)

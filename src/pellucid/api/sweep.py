@@ -99,7 +99,7 @@ class KeyedSweep:
 @checked
 def sweep(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: str | Sequence[int] | Tensor,
     trials: Mapping[Any, Change | Sequence[Change]],
     metric: Metric,
     deterministic: bool = False,
@@ -121,8 +121,8 @@ def sweep(
 @checked
 def patch(
     model: Model,
-    clean: str | Sequence[int],
-    corrupted: str | Sequence[int] | Noise,
+    clean: str | Sequence[int] | Tensor,
+    corrupted: str | Sequence[int] | Tensor | Noise,
     over: str,
     by: str,
     metric: Metric,
@@ -272,7 +272,7 @@ def trials_of(records: Sequence[Seen], by: str) -> list[Trial]:
     return [Trial(s.path, at) for s in records for at in itertools.product(*map(range, sizes(s, by)))]
 
 
-def ids_of(model: Model, prompt: str | Sequence[int]) -> list[int]:
+def ids_of(model: Model, prompt: str | Sequence[int] | Tensor) -> list[int]:
     """Return the ids of a prompt. A UseError for an empty one."""
     ids = model.prompt_ids(prompt)
     if not ids:

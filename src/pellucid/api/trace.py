@@ -21,7 +21,7 @@ from pellucid.watching.watch import Edit, Inside
 @checked
 def trace(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: str | Sequence[int] | Tensor,
     steps: int = 1,
     choose: Callable[[Tensor], int] | None = None,
     only: str | Iterable[str] = "*",
@@ -57,12 +57,12 @@ def trace(
     return recorded
 
 
-def traced(model: Model, run: Trace | str | Sequence[int]) -> Trace:
+def traced(model: Model, run: Trace | str | Sequence[int] | Tensor) -> Trace:
     """Return `run`, or where it is a text or ids, the trace of one step of it."""
     return run if isinstance(run, Trace) else trace(model, run)
 
 
-def outlined(model: Model, prompt: str | Sequence[int], steps: int = 1) -> Trace:
+def outlined(model: Model, prompt: str | Sequence[int] | Tensor, steps: int = 1) -> Trace:
     """Return the trace of a prompt in a model on meta: one forward, whose tensors have shapes and no numbers."""
     if steps != 1:
         raise UseError("explain.outline", found=steps)

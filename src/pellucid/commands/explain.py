@@ -1,7 +1,7 @@
 """`pellucid explain`: the life of a prompt, from its ids to the next token."""
 
+import os
 import re
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -42,7 +42,7 @@ def add(app: typer.Typer) -> None:
         screen: Screen = ctx.obj
         if weight is not None or step is not None:
             return of_weight(screen, first, second, weight, step)
-        if second is None and (first.startswith("pellucid/") or (Path(first) / "config.json").is_file()):
+        if second is None and (first.startswith("pellucid/") or os.path.isfile(os.path.join(first, "config.json"))):
             raise UseError("explain.prompt", model=first, specimen=SPECIMEN)
         name, text = (SPECIMEN, first) if second is None else (first, second)
         prompt = options.prompt_of(text, ids)
