@@ -166,9 +166,11 @@ def scale_by_position(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
     def growth() -> Tensor:
         return 1 + spec.scale * ((places + spec.first) // spec.floor).to(wide(x.dtype)).log1p()[..., None, None]
 
-    fast = native.fits_scale_by_position(x, places)
-    at = places if spec.first == 1 else places + (spec.first - 1)  # the kernel counts from 1; a plan cannot hold other places
-    y = native.scale_by_position(x, at, spec.floor, spec.scale) if fast else (x * growth()).to(x.dtype)
+    if native.fits_scale_by_position(x, places):
+        at = places if spec.first == 1 else places + (spec.first - 1)  # the kernel counts from 1; a plan cannot hold other places
+        y = native.scale_by_position(x, at, spec.floor, spec.scale)
+    else:
+        y = (x * growth()).to(x.dtype)
 
     def terms(i: Index) -> Terms:
         return Terms(x=x[i], growth=growth().expand(x.shape)[i]).of(t=places.expand(x.shape[:2])[i[:2]])
