@@ -149,12 +149,12 @@ def loaded(screen: Screen, name: str, finite: bool = False, ranks: str | None = 
     from pellucid.api.model import load
     from pellucid.distributed import join
 
-    place = join(1, tensor, expert)  # before the model is read, so that a rank that dies meanwhile is named
+    grid = join(1, tensor, expert)  # before the model is read, so that a rank that dies meanwhile is named
     model = load(name, progress=screen.bar(say("command.loading", name=name)), **how)
     if finite:
         model.check_finite()
-    if place.count > 1:
-        model.split(place)
+    if grid.count > 1:
+        model.split(grid)
     return model
 
 

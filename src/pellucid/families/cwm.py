@@ -7,6 +7,7 @@ from pellucid.families import gemma2, llama
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
+from pellucid.families.rope import fill
 
 SCALED = {
     "rope_type": "llama3",
@@ -19,9 +20,7 @@ SCALED = {
 
 
 def config(hf: Fields) -> c.Config:
-    if "rope_parameters" not in hf and "rope_scaling" not in hf:
-        hf.fixed("rope_theta", SCALED["rope_theta"])  # another one would be lost in transformers
-        hf.values = {**hf.values, "rope_parameters": SCALED}
+    fill(hf, SCALED)
     hf.fixed("attention_bias", False)
     hf.maybe("num_key_value_heads", stated=True)
     attn, window = llama.attention(hf, head=128, theta=1_000_000.0), hf.integer("sliding_window", 8192)

@@ -7,7 +7,7 @@ from pellucid.families import llama
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.rope import settings
+from pellucid.families.rope import fill, settings
 
 GROWN = {
     "rope_type": "yarn",
@@ -30,9 +30,7 @@ def temper(hf: Fields) -> c.Temper | None:
 
 
 def config(hf: Fields) -> c.Config:
-    if "rope_parameters" not in hf and "rope_scaling" not in hf:
-        hf.fixed("rope_theta", GROWN["rope_theta"])  # another one would be lost in transformers
-        hf.values = {**hf.values, "rope_parameters": GROWN}
+    fill(hf, GROWN)
     hf.fixed("attention_bias", False)
     hf.maybe("num_key_value_heads", stated=True)
     attn = replace(llama.attention(hf, head=128), window=hf.maybe("sliding_window"), temper=temper(hf))

@@ -1,6 +1,8 @@
 """The rotary settings of a config.json, in the old and the new spelling."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from pellucid.config import Dynamic, LinearScaling, Llama3, LongRope, Rope, Yarn
 from pellucid.families.fields import Fields
@@ -99,6 +101,13 @@ def longrope(scaling: Fields, hf: Fields, width: int) -> LongRope:
 def mscale(factor: float, amount: float) -> float:
     """Return how much YaRN sharpens attention: 1 + 0.1 · amount · ln(factor), arXiv 2309.00071 eq. 22."""
     return 0.1 * amount * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def fill(hf: Fields, table: Mapping[str, Any]) -> None:
+    """Put the rope parameters that a type has of itself into a config.json that says none."""
+    if "rope_parameters" not in hf and "rope_scaling" not in hf:
+        hf.fixed("rope_theta", table["rope_theta"])  # another one would be lost in transformers
+        hf.values = {**hf.values, "rope_parameters": table}
 
 
 def across_mscale(hf: Fields) -> float:
