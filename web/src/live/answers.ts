@@ -136,7 +136,7 @@ function differences(run: LiveRun, other: LiveRun): unknown {
 function pieces(run: LiveRun, k: number, row: number, top: number): unknown {
   const step = run.steps[k], all = step?.values.get("logits") ?? new Float32Array(), width = all.length / (step?.fed.length ?? 1), at = row < 0 ? (step?.fed.length ?? 1) + row : row;
   const order = ranked(all.subarray(at * width, (at + 1) * width));
-  return { schema: 1, run: run.id, step: k, row, picked: step?.picked ?? 0, rows: order.slice(0, top).map((id) => ({ id, piece: run.model.tokenizer.shown(id) })) };
+  return { schema: 1, run: run.id, step: k, row, picked: step?.picked ?? 0, rows: [...order.subarray(0, top)].map((id) => ({ id, piece: run.model.tokenizer.shown(id) })) };
 }
 
 // The path of a weight, if the model has it.

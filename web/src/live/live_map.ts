@@ -121,6 +121,6 @@ export function lensOf(run: LiveRun, k: number, row: number, id: number, top: nu
   return [all[0]?.enters ?? "", ...all.map((b) => b.leaves)].map((path) => {
     const x = step.values.get(path) ?? new Float32Array(), width = x.length / step.fed.length, at = row < 0 ? step.fed.length + row : row;
     const logits = model.plan.logitsFrom(last, x.slice(at * width, (at + 1) * width)), shares = probabilities(Float64Array.from(logits)).values, order = ranked(logits);
-    return { path, rank: order.indexOf(id) + 1, followed: model.candidate(id, logits, shares), candidates: order.slice(0, top).map((one) => model.candidate(one, logits, shares)) };
+    return { path, rank: order.indexOf(id) + 1, followed: model.candidate(id, logits, shares), candidates: [...order.subarray(0, top)].map((one) => model.candidate(one, logits, shares)) };
   });
 }

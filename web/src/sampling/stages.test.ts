@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { OFF, drawToken, stages, type Sampling } from "./stages";
+import { OFF, drawToken, ranked, stages, type Sampling } from "./stages";
 import { uniform } from "./uniform";
 import vectors from "./vectors.json";
 
@@ -27,4 +27,18 @@ it("gives every token its span of the draw", () => {
   const s = { ...OFF, seed: 4 }, found = drawToken(stages([0, 0, 0, 0], s, { prompt: [], output: [] }), s, 0);
   expect(found.u).toBe(uniform(4, 0));
   expect([found.low, found.high]).toEqual([found.id / 4, (found.id + 1) / 4]);
+});
+
+describe("ranks", () => {
+  let state = 1;
+  const draw = (): number => (state = (state * 48271) % 2147483647) / 2147483647;
+  const sorted = (x: readonly number[]): number[] => x.map((_, id) => id).filter((id) => (x[id] ?? NaN) > -Infinity).sort((a, b) => (x[b] ?? 0) - (x[a] ?? 0) || a - b);
+  const near = 1 + 2 ** -40; // the same float32 as 1
+  it.each([
+    ["numbers of both signs", Array.from({ length: 5000 }, () => (draw() - 0.5) * 10 ** (12 * draw() - 6))],
+    ["many equals", Array.from({ length: 5000 }, () => Math.floor(9 * draw()) - 4)],
+    ["what float32 cannot tell apart", Array.from({ length: 500 }, (_, i) => [1, near, 1 - 2 ** -40, -near, -1][i % 5] ?? 0)],
+    ["the ends of the numbers", [0, -0, 5e-324, -5e-324, 1e300, -1e300, Infinity, -Infinity, 3e38, -3e38, 1e-45, -1e-45]],
+    ["nothing", []],
+  ])("%s as a comparing sort does", (_, x) => expect([...ranked(x)]).toEqual(sorted(x)));
 });

@@ -40,37 +40,97 @@ const CHANGES: [Name & keyof Sampling, Change][] = [
   }],
   ["temperature", (x, s, _, round) => {
     const top = greatest(x), t = round(Math.max(s.temperature, COLDEST));
-    return x.map((n) => round(round(n - top) / t));
+    for (let i = 0; i < x.length; i++) x[i] = round(round((x[i] ?? 0) - top) / t);
+    return x;
   }],
 ];
 
-const CUTS: [Name & keyof Sampling, (x: Float64Array, setting: number, round: (n: number) => number) => Set<number> | null][] = [
-  ["top_k", (x, k) => (k >= alive(x) ? null : new Set(ranked(x).slice(0, k)))],
-  ["top_p", (x, p) => {
-    const order = ranked(x), top = greatest(x), total = x.reduce((sum, n) => sum + Math.exp(n - top), 0);
+// Each cut keeps the first ids of `order`, the ids from the likeliest down.
+const CUTS: [Name & keyof Sampling, (x: Float64Array, setting: number, order: Uint32Array, round: (n: number) => number) => Uint32Array][] = [
+  ["top_k", (_, k, order) => order.subarray(0, k)],
+  ["top_p", (x, p, order) => {
+    const top = x[order[0] ?? 0] ?? 0, total = sum(powers(x, top));
     let mass = 0, k = 0;
     while (k < order.length && (k === 0 || mass < p * total)) mass += Math.exp((x[order[k++] ?? 0] ?? 0) - top);
-    return new Set(order.slice(0, k));
+    return order.subarray(0, k);
   }],
-  ["min_p", (x, share, round) => {
-    const least = round(greatest(x) + Math.log(share)), kept = new Set<number>();
-    x.forEach((n, id) => { if (n >= least && n > -Infinity) kept.add(id); });
-    return kept;
+  ["min_p", (x, share, order, round) => {
+    const least = round((x[order[0] ?? 0] ?? 0) + Math.log(share));
+    let k = 0;
+    while (k < order.length && (x[order[k] ?? 0] ?? 0) >= least) k++;
+    return order.subarray(0, k);
   }],
 ];
 
-const greatest = (x: Float64Array): number => x.reduce((a, b) => (b > a ? b : a), -Infinity);
-const alive = (x: Float64Array): number => x.reduce((n, v) => n + (v > -Infinity ? 1 : 0), 0);
+// Loops, since a slider's frame is 16 ms and a method that calls a function for each of 152,000 numbers takes 3.
+function greatest(x: Float64Array): number {
+  let most = -Infinity;
+  for (let i = 0; i < x.length; i++) if ((x[i] ?? 0) > most) most = x[i] ?? 0;
+  return most;
+}
 
-// Ids from the likeliest down, of equals the lower first.
-export function ranked(x: ArrayLike<number>): number[] {
-  return Array.from(x, (_, id) => id).filter((id) => (x[id] ?? -Infinity) > -Infinity).sort((a, b) => (x[b] ?? 0) - (x[a] ?? 0) || a - b);
+function sum(x: Float64Array): number {
+  let all = 0;
+  for (let i = 0; i < x.length; i++) all += x[i] ?? 0;
+  return all;
+}
+
+function powers(x: Float64Array, top: number): Float64Array {
+  const e = new Float64Array(x.length);
+  for (let i = 0; i < x.length; i++) if ((x[i] ?? 0) > -Infinity) e[i] = Math.exp((x[i] ?? 0) - top);
+  return e;
+}
+
+// Ids from the likeliest down, of equals the lower first, without those of -Infinity. They are sorted by the bits of the nearest float32,
+// 11 at a time: 152,000 ids in 5 ms, where a comparing sort takes 100.
+export function ranked(x: ArrayLike<number>): Uint32Array {
+  const digits = 11, mask = (1 << digits) - 1, n = x.length, float = new Float32Array(1), bits = new Int32Array(float.buffer);
+  const keys = new Uint32Array(n), all = new Uint32Array(n); // keys rise as the number falls
+  let count = 0;
+  for (let id = 0; id < n; id++) {
+    if (!((x[id] ?? 0) > -Infinity)) continue;
+    float[0] = (x[id] ?? 0) + 0; // -0 is 0
+    const b = bits[0] ?? 0;
+    keys[id] = b < 0 ? b : ~b & 0x7fffffff;
+    all[count++] = id;
+  }
+  let order = all.subarray(0, count), other = new Uint32Array(count);
+  for (let shift = 0; shift < 32; shift += digits) {
+    const places = new Uint32Array(mask + 2); // of each digit, where its next id goes
+    for (let i = 0; i < count; i++) {
+      const digit = ((keys[order[i] ?? 0] ?? 0) >>> shift) & mask;
+      places[digit + 1] = (places[digit + 1] ?? 0) + 1;
+    }
+    for (let i = 1; i < places.length; i++) places[i] = (places[i] ?? 0) + (places[i - 1] ?? 0);
+    for (let i = 0; i < count; i++) {
+      const id = order[i] ?? 0, digit = ((keys[id] ?? 0) >>> shift) & mask, at = places[digit] ?? 0;
+      other[at] = id;
+      places[digit] = at + 1;
+    }
+    [order, other] = [other, order];
+  }
+  for (let i = 1; i < count; i++) { // numbers that are one float32, and differ
+    const id = order[i] ?? 0, number = x[id] ?? 0;
+    let at = i;
+    for (; at > 0 && (x[order[at - 1] ?? 0] ?? 0) < number; at--) order[at] = order[at - 1] ?? 0;
+    order[at] = id;
+  }
+  return order;
+}
+
+const RANKINGS = new WeakMap<object, Uint32Array>();
+
+// `ranked` of an array that does not change any more: computed once.
+export function ranking(x: ArrayLike<number> & object): Uint32Array {
+  const order = RANKINGS.get(x) ?? ranked(x);
+  RANKINGS.set(x, order);
+  return order;
 }
 
 // Every stage that the settings switch on, in order. At temperature 0 there are no cuts and no probabilities. wide: logits are float64.
 export function stages(logits: ArrayLike<number>, s: Sampling, h: History, wide = false): Stage[] {
   const round = wide ? (n: number) => n : Math.fround;
-  let x: Float64Array = Float64Array.from(logits);
+  let x: Float64Array = new Float64Array(logits);
   const out: Stage[] = [{ name: "logits", values: x, kept: x.length }], greedy = s.temperature === 0;
   for (const [name, change] of CHANGES) {
     if (s[name] === OFF[name] || (name === "temperature" && greedy)) continue;
@@ -78,18 +138,26 @@ export function stages(logits: ArrayLike<number>, s: Sampling, h: History, wide 
     out.push({ name, values: x, kept: x.length });
   }
   if (greedy) return out;
+  let order: Uint32Array | undefined;
   for (const [name, cut] of CUTS) {
     if (s[name] === OFF[name]) continue;
-    const kept = cut(x, s[name], round);
-    if (kept) x = x.map((n, id) => (kept.has(id) ? n : -Infinity));
-    out.push({ name, values: x, kept: alive(x) });
+    order = cut(x, s[name], order ?? ranking(x), round);
+    const cutting = new Float64Array(x.length).fill(-Infinity);
+    for (const id of order) cutting[id] = x[id] ?? 0;
+    x = cutting;
+    out.push({ name, values: x, kept: order.length });
   }
   return [...out, probabilities(x)];
 }
 
 export function probabilities(x: Float64Array): Stage {
-  const top = greatest(x), e = x.map((n) => Math.exp(n - top)), total = e.reduce((a, b) => a + b, 0);
-  return { name: "probabilities", values: e.map((n) => n / total), kept: alive(x) };
+  const values = powers(x, greatest(x)), total = sum(values);
+  let kept = 0;
+  for (let i = 0; i < values.length; i++) {
+    values[i] = (values[i] ?? 0) / total;
+    if ((x[i] ?? 0) > -Infinity) kept++;
+  }
+  return { name: "probabilities", values, kept };
 }
 
 export interface DrawnToken { id: number; u: number | null; low: number; high: number } // the span of [0, 1) that takes this token, by id
@@ -97,13 +165,13 @@ export interface DrawnToken { id: number; u: number | null; low: number; high: n
 // The token that these stages give at a step, with the number that drew it.
 export function drawToken(all: readonly Stage[], s: Sampling, step: number): DrawnToken {
   const last = all.at(-1)?.values ?? new Float64Array();
-  if (s.temperature === 0) return { id: last.reduce((best, n, id) => (n > (last[best] ?? -Infinity) ? id : best), 0), u: null, low: 0, high: 1 };
-  const u = uniform(s.seed, step), total = last.reduce((a, b) => a + b, 0);
-  let sum = 0;
+  if (s.temperature === 0) return { id: Math.max(0, last.indexOf(greatest(last))), u: null, low: 0, high: 1 };
+  const u = uniform(s.seed, step), total = sum(last);
+  let mass = 0;
   for (let id = 0; id < last.length; id++) {
-    const before = sum;
-    sum += last[id] ?? 0;
-    if (sum > u * total) return { id, u, low: before / total, high: sum / total };
+    const before = mass;
+    mass += last[id] ?? 0;
+    if (mass > u * total) return { id, u, low: before / total, high: mass / total };
   }
   return { id: last.length - 1, u, low: 1, high: 1 };
 }
