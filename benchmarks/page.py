@@ -2,8 +2,9 @@
 
     python benchmarks/page.py [--tokens 2048] [--side 4096] [--seconds 3] [--quick] [--folder DIR] [--out FILE]
 
-Two servers with random weights: GPT-2's shape with a prompt of 2,048 tokens, and one layer with square matrices of 4,096. And the
-specimen: from the moment that the server answers to what is first painted, and to the first real values. Of each act are told: frames as
+Three servers with random weights: GPT-2's shape with a prompt of 2,048 tokens, one layer with square matrices of 4,096, and a vocabulary of
+152,000, over which the sliders of sampling move. And the specimen: from the moment that the server answers to what is first painted, to
+its answer, and to the Map's first numbers. Of each act are told: frames as
 requestAnimationFrame saw them, tasks of over 50 ms (PerformanceObserver), and by the browser's own trace how long its main thread was in
 scripts, layout and paint, and how long it waited for the pictures, which a machine without a GPU draws on its processor.
 Writes benchmarks/results/page.json.
@@ -34,6 +35,10 @@ SQUARE = {
     "model_type": "llama", "vocab_size": 256, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 32,
     "num_key_value_heads": 1, "max_position_embeddings": 64,
 }  # fmt: skip
+WIDE = {
+    "model_type": "llama", "hidden_size": 32, "vocab_size": 151936, "intermediate_size": 64, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
 # Frames and tasks since the last reading. A frame's length is the time between two calls.
 WATCH = """() => {
   const own = window.__watched = { frames: [], tasks: [], last: 0 };
@@ -42,6 +47,17 @@ WATCH = """() => {
   requestAnimationFrame(frame);
 }"""
 READ = "() => { const w = window.__watched, told = [w.frames, w.tasks]; w.frames = []; w.tasks = []; return told; }"
+SLIDE = """([slider, low, high, ms]) => new Promise(done => {
+  const own = document.querySelector(slider), began = performance.now();
+  const frame = now => {
+    const share = (now - began) / ms;
+    if (share >= 1) return done();
+    own.value = String(low + (high - low) * (0.5 - 0.5 * Math.cos(12 * share)));
+    own.dispatchEvent(new Event("input", { bubbles: true }));
+    requestAnimationFrame(frame);
+  };
+  requestAnimationFrame(frame);
+})"""
 METRICS = ("TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration")
 
 
@@ -189,8 +205,22 @@ def large_matrix(browser: Browser, address: str, side: int, seconds: float) -> d
         return {"side": side, "level": int(level or -1), "acts": measure.acts}
 
 
+def wide_vocabulary(browser: Browser, address: str, seconds: float) -> dict[str, Any]:
+    """Sliders of sampling over as many candidates as the vocabulary has; each moves at every frame, and all that is seen follows."""
+    with open_tab(browser, address) as tab:
+        tab.page.set_default_timeout(120_000)
+        tab.go(prompt="#1 2 3", view="next")
+        tab.page.wait_for_selector("[data-pick]")
+        tab.page.wait_for_timeout(2000)
+        measure = Measure(tab, seconds)
+        for name, low, high in (("temperature", 0.2, 2.0), ("top_k", 1, 5000), ("top_p", 0.05, 1.0), ("min_p", 0.0, 0.5)):
+            with measure.act(f"slider: {name}"):
+                tab.page.evaluate(SLIDE, [f"[data-setting={name}]", low, high, 1e3 * seconds])
+        return {"acts": measure.acts}
+
+
 def first_paint(browser: Browser, rounds: int) -> dict[str, Any]:
-    """The specimen, by a server that answers: to the first paint, the answer, the first drawn tensor; each tab with an empty cache."""
+    """The specimen, by a server that answers: to the first paint, the answer, the Map's bands; each tab with an empty cache."""
     found: dict[str, list[float]] = {"first_paint": [], "answer": [], "first_picture": []}
     with serve_from_command() as address:
         for i in range(rounds + 1):
@@ -198,11 +228,12 @@ def first_paint(browser: Browser, rounds: int) -> dict[str, Any]:
                 page, base = tab.page, address.split("#")
                 page.add_init_script("""addEventListener('DOMContentLoaded', () => new MutationObserver((_, own) => {
                     const w = window.__first ??= {};
-                    if (!w.answer && document.querySelector('[data-picked]')) w.answer = performance.now();
-                    if (!w.picture && document.querySelector('[data-drawn]')) { w.picture = performance.now(); own.disconnect(); }
+                    if (!w.answer && document.querySelector('[data-answer]')) w.answer = performance.now();
+                    if (!w.picture && document.querySelector('[data-map] [data-norm]')) w.picture = performance.now();
+                    if (w.answer && w.picture) own.disconnect();
                 }).observe(document, { subtree: true, childList: true, attributes: true }))""")
                 page.goto(f"{base[0]}#{base[1]}")
-                page.wait_for_function("() => window.__first?.picture")
+                page.wait_for_function("() => window.__first?.picture && window.__first.answer")
                 painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0")
                 first = page.evaluate("window.__first")
                 if i:  # the first tab of a server also loads torch and the model
@@ -220,7 +251,7 @@ def main() -> None:
     ask.add_argument("--seconds", type=float, default=3.0)
     ask.add_argument("--rounds", type=int, default=5)
     ask.add_argument("--quick", action="store_true", help="to see that it runs: little of everything")
-    ask.add_argument("--only", choices=["paint", "run", "matrix"])
+    ask.add_argument("--only", choices=["paint", "run", "matrix", "sliders"])
     ask.add_argument("--folder", type=Path, help="where the weights are written, 350 MB; kept where it is told")
     ask.add_argument("--out", type=Path, default=HERE / "results" / "page.json")
     ask.add_argument("--make", help=argparse.SUPPRESS)
@@ -235,7 +266,7 @@ def main() -> None:
     report: dict[str, Any] = {"schema": 1, "benchmark": "page", "machine": machine(1), "drawn_by": "software (SwiftShader)"}
     with tempfile.TemporaryDirectory() as place:
         root = a.folder or Path(place)
-        shapes = {"run": GPT2, "matrix": SQUARE | {"hidden_size": a.side}}
+        shapes = {"run": GPT2, "matrix": SQUARE | {"hidden_size": a.side}, "sliders": WIDE}
         for name, hf in shapes.items():
             if a.only in (None, name) and not (root / name).exists():
                 subprocess.run([sys.executable, __file__, "--make", json.dumps(hf), "--folder", str(root / name)], check=True)
@@ -250,7 +281,10 @@ def main() -> None:
             if a.only in (None, "matrix"):
                 with serve_from_command(str(root / "matrix")) as address:
                     report["matrix"] = large_matrix(browser, address, a.side, a.seconds)
-    acts = [act for part in ("run", "matrix") for act in report.get(part, {}).get("acts", {}).values()]
+            if a.only in (None, "sliders"):
+                with serve_from_command(str(root / "sliders")) as address:
+                    report["sliders"] = wide_vocabulary(browser, address, a.seconds)
+    acts = [act for part in ("run", "matrix", "sliders") for act in report.get(part, {}).get("acts", {}).values()]
     report["most"] = {
         "frame_ms": max((act["frame_ms"]["longest"] for act in acts), default=0),
         "task_ms": max((act["longest_task_ms"] for act in acts), default=0),
