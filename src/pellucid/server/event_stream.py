@@ -14,6 +14,7 @@ from pellucid.runs.worker import left
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # `json.dumps` would make one for each event
 MOST = 1 << 16  # bytes that a slow reader leaves before no further event is made
 
 
@@ -111,6 +112,6 @@ class PendingEvents:
 
 def encoded(event: dict[str, Any]) -> bytes:
     """Return the bytes of one event; one with a type is named by it."""
-    text = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = ENCODER.encode(event)
     name = f"event: {event['type']}\n" if "type" in event else ""
     return f"{name}data: {text}\n\n".encode()
