@@ -30,7 +30,6 @@ from typing import Any
 
 import torch
 from meta import commit
-from torch import Tensor
 
 from pellucid import __version__
 from pellucid.api.count import count
@@ -40,6 +39,7 @@ from pellucid.bench.machine_limits import threaded
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request
 from pellucid.ops import native
+from pellucid.ops.sampling.token_mask import TokenMask
 
 HERE = Path(__file__).parent
 PROMPT = 256
@@ -50,10 +50,13 @@ class Dictated:
     """A constraint to one text. masks: by token, made before the time is taken."""
 
     text: Sequence[int]
-    masks: dict[int, Tensor]
+    masks: dict[int, TokenMask]
 
-    def allowed(self, written: Sequence[int], index: int) -> Tensor:
+    def allowed(self, written: Sequence[int], index: int) -> TokenMask:
         return self.masks[self.text[len(written)]]
+
+    def admits(self, written: Sequence[int], index: int, token: int) -> bool:
+        return self.text[len(written)] == token
 
 
 def dictations(vocab: int, new: int) -> dict[str, tuple[list[int], list[int]]]:
@@ -69,7 +72,7 @@ def dictations(vocab: int, new: int) -> dict[str, tuple[list[int], list[int]]]:
 
 def timed(engine: Engine, prompt: list[int], text: list[int], vocab: int, speculate: bool) -> tuple[float, int]:
     """Return the seconds of a text after its first token, and the count of accepted proposals."""
-    masks = {token: torch.zeros(vocab, dtype=torch.bool).index_fill_(0, torch.tensor([token]), True) for token in set(text)}
+    masks = {token: TokenMask.of(torch.zeros(vocab, dtype=torch.bool).index_fill_(0, torch.tensor([token]), True)) for token in set(text)}
     before = engine.queue.accepted
     engine.submit(Request(tuple(prompt), len(text), constraint=Dictated(text, masks), speculate=speculate))
     outputs = engine.outputs()

@@ -17,6 +17,7 @@ from pellucid.engine.requests import Output, Request, Sequence
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.ops.sampling.settings import Sampling
+from pellucid.ops.sampling.token_mask import TokenMask
 from tiny import LLAMA, V, ids, swapped, tiny
 
 PROMPTS = [tuple(ids(n, seed=n).tolist()) for n in (5, 9, 3, 12, 7, 30)]
@@ -184,8 +185,11 @@ def test_what_is_cancelled_frees_its_pages_in_the_next_step() -> None:
 class Even:
     """A constraint to even tokens after the first."""
 
-    def allowed(self, written: Tokens[int], index: int) -> Tensor | None:
-        return torch.arange(V) % 2 == 0 if written else None
+    def allowed(self, written: Tokens[int], index: int) -> TokenMask | None:
+        return TokenMask.of(torch.arange(V) % 2 == 0) if written else None
+
+    def admits(self, written: Tokens[int], index: int, token: int) -> bool:
+        return not written or token % 2 == 0
 
 
 @pytest.mark.parametrize("how", [Sampling(), Sampling(1.5, seed=3), Sampling(1.0, 5, 0.9, 0.01, seed=4)])

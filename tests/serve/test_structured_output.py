@@ -14,6 +14,7 @@ import torch
 
 from openai_served import OpenAiServed, long_folder, openai_served
 from pellucid.api.model import Model, load
+from pellucid.engine import allowed as allowed_module
 from pellucid.engine import engine as engine_module
 from pellucid.engine.engine import Engine
 from pellucid.engine.grammar import GrammarCompiler, GrammarConstraint, compute_masks
@@ -46,11 +47,11 @@ def server(model: Model) -> Iterator[OpenAiServed]:
         yield served
 
 
-def texts(model: Model, constraints: list[GrammarConstraint], new: int = NEW) -> list[tuple[str, str | None]]:
+def texts(model: Model, constraints: list[GrammarConstraint], new: int = NEW, heat: float = 1.0) -> list[tuple[str, str | None]]:
     """Return a random model's text under each constraint, and how it ended."""
     engine = Engine.of(model.module, 64 * (new + 64), SchedulerLimits(512, 64))
     for i, constraint in enumerate(constraints):
-        engine.submit(Request((65, 66), new, Sampling(1.0, seed=i), frozenset({model.tokenizer.special["eos"]}), constraint=constraint))
+        engine.submit(Request((65, 66), new, Sampling(heat, seed=i), frozenset({model.tokenizer.special["eos"]}), constraint=constraint))
     out: list[tuple[list[int], str | None]] = [([], None) for _ in constraints]
     for o in engine.outputs():
         assert o.error is None, o.error
@@ -84,11 +85,25 @@ def test_every_answer_validates(model: Model, compiler: GrammarCompiler) -> None
 def test_mutants(model: Model, compiler: GrammarCompiler) -> None:
     """A mask that is not laid on the logits, and one that is always of the text's beginning, are seen."""
     allowed = GrammarConstraint.allowed
-    with swapped(engine_module, "compute_masks", lambda texts: None):  # it would follow texts that no longer fit, at every step
+    with swapped(allowed_module, "compute_masks", lambda texts: None):  # it would follow texts that no longer fit, at every step
         with swapped(engine_module, "allowed", lambda *a: None):
             assert schema_faults(model, compiler, 16)
         with swapped(GrammarConstraint, "allowed", lambda self, written, index: allowed(self, written[:1], index)):
             assert schema_faults(model, compiler, 16)
+
+
+def test_a_likeliest_token_that_may_come_needs_no_mask(model: Model, compiler: GrammarCompiler) -> None:
+    """The texts are those that masks give, and some tokens need none. The mutant takes every likeliest token."""
+    forms = [compiler.compile("regex", pattern) for pattern in (r"[^a]{30}", r"(.|\n){40}", "[a-m]{20}")]
+
+    def greedy(admits: Any, made: list[int]) -> list[tuple[str, str | None]]:
+        with swapped(GrammarConstraint, "admits", admits), swapped(allowed_module, "compute_masks", lambda due: made.append(len(due))):
+            return texts(model, [form.copy() for form in forms], 40, 0.0)
+
+    some, all_ = list[int](), list[int]()
+    by_masks = greedy(lambda *a: False, all_)
+    assert greedy(GrammarConstraint.admits, some) == by_masks and sum(some) < sum(all_)
+    assert greedy(lambda *a: True, []) != by_masks
 
 
 def test_a_text_goes_back_to_before_a_proposal(compiler: GrammarCompiler) -> None:
@@ -101,8 +116,10 @@ def test_a_text_goes_back_to_before_a_proposal(compiler: GrammarCompiler) -> Non
     ):
         form, text = compiler.compile(kind, grammar), list[int]()
         for _ in range(40):
-            mask = form.allowed(text, 0)
-            assert torch.equal(mask, form.copy().allowed(text, 0))
+            mask = form.allowed(text, 0).flags
+            assert torch.equal(mask, form.copy().allowed(text, 0).flags)
+            admitted = [form.admits(text, 0, id) for id in range(len(mask))]  # of a text that is over, its end is not
+            assert all(a == bool(m) or (m and id in compiler.stops) for id, (a, m) in enumerate(zip(admitted, mask, strict=True)))
             ids = [int(i) for i in mask.nonzero().flatten() if int(i) not in compiler.stops]
             if not ids or draw.random() < 0.4:
                 del text[draw.randrange(len(text) + 1) :]
@@ -124,8 +141,8 @@ def masks_differ(compiler: GrammarCompiler) -> bool:
         for form, text in zip(forms, texts, strict=True):
             if draw.random() < 0.3:
                 del text[draw.randrange(len(text) + 1) :]
-            mask = form.allowed(text, 0)
-            if not torch.equal(mask, form.copy().allowed(text, 0)):
+            mask = form.allowed(text, 0).flags
+            if not torch.equal(mask, form.copy().allowed(text, 0).flags):
                 return True
             ids = [int(i) for i in mask.nonzero().flatten() if int(i) not in compiler.stops]
             text += [draw.choice(ids)] if ids else []
@@ -153,13 +170,13 @@ def test_a_restart_and_several_texts_keep_their_place(model: Model, compiler: Gr
     one, ids = compiler.compile("choice", ["abc", "abd", "x"]), model.tokenizer.encode
 
     def after(text: str, index: int = 0) -> str:
-        return model.tokenizer.decode(one.allowed(ids(text, special=False), index).nonzero().flatten().tolist())
+        return model.tokenizer.decode(one.allowed(ids(text, special=False), index).flags.nonzero().flatten().tolist())
 
     known = {text: after(text) for text in ("", "a", "ab", "abc", "x")}
     assert [sorted(known[text]) for text in ("", "a", "ab")] == [["a", "x"], ["b"], ["c", "d"]]
     for text, index in (("ab", 0), ("x", 1), ("", 1), ("abc", 0), ("a", 2)):
         assert after(text, index) == known[text]
-    assert one.copy().allowed((), 0).sum() == 2
+    assert one.copy().allowed((), 0).flags.sum() == 2
 
 
 FORMS: list[tuple[dict[str, Any], str]] = [

@@ -122,7 +122,7 @@ class Draft:
 
     def extend(self, s: Sequence, out: list[int], logits: Tensor, best: int) -> bool:
         """Append the token that the draft's logits give to the proposals of a text. False if there is none, or it ends the text."""
-        written = [*s.tokens[len(s.request.prompt) :], *out]
+        written = [*s.new_tokens, *out]
         logits = logits[: self.vocab]
         if (missing := self.vocab - len(logits)) > 0:
             logits = torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))

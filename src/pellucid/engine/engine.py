@@ -36,12 +36,11 @@ from torch import Tensor, nn
 
 from pellucid import ops
 from pellucid.batch.states import stateful
-from pellucid.engine.allowed import allowed
+from pellucid.engine.allowed import allowed, likeliest_is_chosen, prepare_masks
 from pellucid.engine.bursts import steps_alone
 from pellucid.engine.determinism import require
 from pellucid.engine.draft import Draft
 from pellucid.engine.forward import Forward, first_nonfinite
-from pellucid.engine.grammar import compute_masks
 from pellucid.engine.memory import Memory, edits, page_size, pages_for, restart_lengths
 from pellucid.engine.proposals import learn, propose
 from pellucid.engine.requests import Output, Request, Sequence, Token, check, name
@@ -237,8 +236,7 @@ class Engine:
         if chunks:
             self.allow_burst(chunks)
             logits = self.run(chunks)
-            bound = [s for s, rows in chunks.items() if s.request.constraint is not None and s.pending == rows and not s.proposed]
-            compute_masks((s.request.constraint, s.tokens[len(s.request.prompt) :], s.index) for s in bound)
+            prepare_masks(chunks, logits)
             for s, rows in chunks.items():
                 s.edited |= edits(s.key)  # then its rows serve no other request
                 self.process_logits(s, rows, logits[s])
@@ -368,8 +366,9 @@ class Engine:
         if not request.new:
             return self.emit(s, Output(s.number, s.index, ended="length", **first))
         assert request.sampling.seed is not None
-        written = s.tokens[len(request.prompt) :]
-        mask: Any = {} if (tokens := allowed(request, written, s.index, len(logits))) is None else {"allowed": tokens}
+        written = s.new_tokens
+        sure = likeliest_is_chosen(request, written, s.index, best)
+        mask: Any = {} if sure or (tokens := allowed(request, written, s.index, len(logits))) is None else {"allowed": tokens}
         with after(self.module, "sample", s.key):
             id = self.choose(logits, request.sampling, request.prompt, written, s.index, best, **mask)
         token = Token(id) if request.logprobs is None else with_logprobs(logits, id, request.logprobs)

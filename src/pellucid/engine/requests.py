@@ -15,9 +15,8 @@ from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
 from pellucid.ops.sampling.settings import Sampling
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from pellucid.engine.watched_text import WatchedText
+    from pellucid.ops.sampling.token_mask import TokenMask
 
 Likeliest = tuple[tuple[int, float], ...]  # tokens with their log-probabilities, the likeliest first
 GREEDY = Sampling()
@@ -26,11 +25,14 @@ GREEDY = Sampling()
 class TokenConstraint(Protocol):
     """What the tokens of a text must be, such as a grammar."""
 
-    def allowed(self, written: Tokens[int], index: int) -> "Tensor | None":
-        """Return True for each token [V] that may follow text number `index` after these new tokens; None allows all.
+    def allowed(self, written: Tokens[int], index: int) -> "TokenMask | None":
+        """Return the tokens that may follow text number `index` after these new tokens; None allows all.
 
         A function of its arguments: a step may be computed again.
         """
+
+    def admits(self, written: Tokens[int], index: int, token: int) -> bool:
+        """Return whether `allowed` has this token. False is always right: it only leaves the answer to the mask."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,11 @@ class Sequence:
     def written(self) -> int:
         """Return the number of new tokens so far."""
         return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def new_tokens(self) -> list[int]:
+        """Return its tokens behind the prompt."""
+        return self.tokens[len(self.request.prompt) :]
 
     @property
     def pending(self) -> int:

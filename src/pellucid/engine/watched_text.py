@@ -109,7 +109,7 @@ class WatchedText(Watch):
 
     def settle(self, s: Sequence, ended: bool = False) -> None:
         """Keep the records of the last step if its token is there, or the text has `ended`; else drop them."""
-        written = s.tokens[len(s.request.prompt) :]
+        written = s.new_tokens
         if len(written) == len(self.new) and not (ended and not written):
             self.drop()
             return

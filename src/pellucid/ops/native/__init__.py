@@ -25,7 +25,7 @@ from pellucid.ops.native.attention import (
     store,
     store_int8,
 )
-from pellucid.ops.native.drawing import Draw, cooled, draw_list, fits_row, indices_between
+from pellucid.ops.native.drawing import Draw, cooled, draw_list, fits_allowed, fits_row, indices_between, largest_allowed
 from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off, on_threads
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
 from pellucid.ops.native.quantised import (
@@ -120,6 +120,7 @@ __all__ = [
     "experts",
     "experts_blocks",
     "fits_add",
+    "fits_allowed",
     "fits_angles",
     "fits_argmax",
     "fits_attend",
@@ -155,6 +156,7 @@ __all__ = [
     "indices_between",
     "instructions",
     "kv_address",
+    "largest_allowed",
     "linear",
     "linear_blocks",
     "linear_wide",

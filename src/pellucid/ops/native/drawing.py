@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pellucid.ops.native import library
 from pellucid.ops.native.library import HALF, call
-from pellucid.ops.native.twins import fits
+from pellucid.ops.native.twins import address, fits
 from pellucid.ops.precision import wide
 
 RUN = 256  # numbers in one sum, as in sample.h
@@ -40,20 +40,37 @@ def indices_between(x: Tensor, low: float, high: float) -> Tensor:
     return to[: int(count)]
 
 
+def fits_allowed(x: Tensor) -> bool:
+    return x.ndim == 1 and len(x) > 0 and fits(x)
+
+
+def largest_allowed(x: Tensor, words: Tensor) -> int:
+    """Return the lowest index of the largest of x [N] that a mask allows; -1 if that is not finite, or one of them is NaN.
+
+    words: a bit for each number, int32 (see sampling.token_mask).
+    """
+    to = torch.empty(1, dtype=torch.long)
+    call(
+        "largest_allowed", HALF[x.dtype], (x, words), (to,), x=x.data_ptr(), allowed=words.data_ptr(), to=to.data_ptr(), n=len(x)
+    )  # fmt: skip
+    return int(to)
+
+
 class Draw:
     """A draw of one row's next token from its logits, as two native calls, `runs` and `draw`, and the memory behind their pointers.
 
-    x: the row [N].  best: where its largest number is.  written: the step of the draw.  to: receives the token, or -1 if it is not sure.
-    by: the temperature, 0 for none.  k, p, near: the bounds of top_k, top_p and ln(min_p), 0, 1 and -inf for none.  state: the seed's.
+    x: the row [N].  best: where its largest number is, of those allowed.  written: the step of the draw.  to: receives the token, or -1
+    if it is not sure.  by: the temperature, 0 for none.  k, p, near: the bounds of top_k, top_p and ln(min_p), 0, 1 and -inf for none.
+    state: the seed's.  allowed: the words of a mask, None if all tokens are allowed.
     """
 
     def __init__(
         self, x: Tensor, best: Tensor, written: Tensor, to: Tensor, state: int, by: float = 0.0, k: int = 0, p: float = 1.0,
-        near: float = -inf,
+        near: float = -inf, allowed: Tensor | None = None,
     ) -> None:  # fmt: skip
         n, runs = len(x), -(-len(x) // RUN)
         self.x, self.best, self.written, self.to, self.state = x, best, written, to, signed(state)
-        self.by, self.k, self.p, self.near = by, k, p, near
+        self.by, self.k, self.p, self.near, self.allowed = by, k, p, near, allowed
         self.y, self.largest, self.masses = torch.empty(n), torch.empty(runs), torch.empty(runs, dtype=torch.float64)
 
     def run(self) -> None:
@@ -64,8 +81,9 @@ class Draw:
         """Make both calls, by a function with the arguments of `library.call`."""
         x, y, largest, masses, best, n = self.x, self.y, self.largest, self.masses, self.best, len(self.x)
         call(
-            "runs", HALF[x.dtype], (x, best), (y, largest, masses), x=x.data_ptr(), best=best.data_ptr(), y=y.data_ptr(),
-            largest=largest.data_ptr(), masses=0 if 0 < self.k < n else masses.data_ptr(), n=n, by=self.by,
+            "runs", HALF[x.dtype], (x, best, self.allowed), (y, largest, masses), x=x.data_ptr(), best=best.data_ptr(),
+            allowed=address(self.allowed), y=y.data_ptr(), largest=largest.data_ptr(), masses=0 if 0 < self.k < n else masses.data_ptr(),
+            n=n, by=self.by,
         )  # fmt: skip
         call(
             "draw", 0, (y, largest, masses, best, self.written), (self.to,), best=best.data_ptr(), y=y.data_ptr(),

@@ -32,7 +32,7 @@
 #define KERNELS OF_A_STEP
 #else
 #define KERNELS \
-  OF_A_STEP BOTH(pack) BOTH(many) WIDE(many_wide, many) ONE(cool) ONE(indices_between) BOTH(runs) ONE(draw) \
+  OF_A_STEP BOTH(pack) BOTH(many) WIDE(many_wide, many) ONE(cool) ONE(indices_between) BOTH(largest_allowed) BOTH(runs) ONE(draw) \
   BOTH(store_int8) BOTH(held_int8) HELD(attend_int8, attend)
 #endif
 

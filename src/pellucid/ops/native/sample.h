@@ -47,16 +47,61 @@ static void indices_between(const IndicesBetween& a, Work& work) {
   *a.count = written;
 }
 
-// ---- runs: y = (x - the largest) / by, or x if by is 0; and of each run of y the largest and, if asked, the sum of e^(y - the largest of all)
+// Return the bits of the n tokens from i on in a mask of 32 tokens a word; all of them where there is none. i: a multiple of LANES.
+static inline unsigned allowed_bits(const unsigned* allowed, i64 i, i64 n) {
+  return (allowed ? allowed[i >> 5] >> (i & 31) : ~0u) & ((1u << n) - 1);
+}
+// Write -infinity in place of the lanes that are not in `bits`.
+static inline void cut_lanes(float* y, unsigned bits, i64 n) {
+  for (unsigned cut = ~bits & ((1u << n) - 1); cut; cut &= cut - 1) y[__builtin_ctz(cut)] = -INFINITY;
+}
+
+// ---- largest_allowed: the lowest index of the largest of the tokens that a mask allows; -1 if that is not finite, or one of them is NaN
+template <class T>
+struct LargestAllowed {
+  const T* x;
+  const unsigned* allowed;
+  i64 *to, n;
+  FIELDS(x, allowed, to, n)
+};
+template <class T>
+static i64 largest_allowed_pieces(const LargestAllowed<T>&) {
+  return 1;
+}
+template <class T>
+static void largest_allowed(const LargestAllowed<T>& a, Work& work) {
+  if (work.next() < 0) return;
+  float high = -INFINITY;
+  i64 at = -1;
+  bool nan = false;
+  for (i64 from = 0; from < a.n; from += 32) {
+    if (!a.allowed[from / 32]) continue;
+    steps(from, from + 32 < a.n ? from + 32 : a.n, [&](i64 i, i64 n) {
+      const unsigned bits = allowed_bits(a.allowed, i, n);
+      if (!bits) return;
+      float y[LANES];
+      std::fill(y, y + LANES, -INFINITY);
+      store(y, load(a.x + i, n), n), cut_lanes(y, bits, n);
+      nan |= any_nan(load(y));
+      const float peak = largest(load(y));
+      if (peak > high) high = peak, at = i + (std::find(y, y + LANES, peak) - y);
+    });
+  }
+  *a.to = nan || !std::isfinite(high) ? -1 : at;
+}
+
+// ---- runs: y = (x - the largest) / by, or x if by is 0, and -infinity for a token that is not allowed; and of each run of y the largest
+// and, if asked, the sum of e^(y - the largest of all)
 template <class T>
 struct Runs {
   const T* x;
-  const i64* best;  // where the largest of x is
+  const i64* best;  // where the largest of those allowed is
+  const unsigned* allowed;  // a bit for each token; null: all are
   float *y, *largest;
   double* masses;
   i64 n;
   double by;
-  FIELDS(x, best, y, largest, masses, n, by)
+  FIELDS(x, best, allowed, y, largest, masses, n, by)
 };
 constexpr i64 RUN = 256, RUNS_A_PIECE = SHARE / RUN;
 static inline D exponent(D x) {  // e^x for x <= 0; below -700, e^-700
@@ -77,13 +122,21 @@ static void runs(const Runs<T>& a, Work& work) {
   const D from = twice(a.by != 0 ? 0. : (double)top);
   for (i64 p; (p = work.next()) >= 0;)
     for (i64 r = p * RUNS_A_PIECE; r < (p + 1) * RUNS_A_PIECE && r * RUN < a.n; r++) {
+      if (a.allowed && std::all_of(a.allowed + r * RUN / 32, a.allowed + parts(std::min(r * RUN + RUN, a.n), 32), [](unsigned bits) { return !bits; })) {
+        a.largest[r] = -INFINITY;  // so that its y is not read
+        if (a.masses) a.masses[r] = 0;
+        continue;
+      }
       V peak = set(-INFINITY);
       D even = twice(0), odd = twice(0);
       steps(r * RUN, r * RUN + RUN < a.n ? r * RUN + RUN : a.n, [&](i64 i, i64 n) {
         float y[LANES];
         std::fill(y, y + LANES, -INFINITY);
+        const unsigned bits = allowed_bits(a.allowed, i, n);
+        if (!bits) return store(a.y + i, load(y), n);
         const V v = load(a.x + i, n);
         store(y, a.by != 0 ? (v - high) / by : v, n);
+        if (a.allowed) cut_lanes(y, bits, n);
         store(a.y + i, load(y), n);
         peak = max(peak, load(y));
         if (a.masses) even = even + exponent(widened(y) - from), odd = odd + exponent(widened(y + HALF) - from);
@@ -127,7 +180,7 @@ struct Kept {
 template <class F>
 static void each_kept(const Draw& a, Kept kept, F f) {
   for (i64 r = 0; r * RUN < a.n; r++) {
-    if (a.largest[r] < kept.least) continue;
+    if (a.largest[r] < kept.least || a.largest[r] == -INFINITY) continue;
     steps(r * RUN, r * RUN + RUN < a.n ? r * RUN + RUN : a.n, [&](i64 i, i64 n) {
       const V v = load(a.y + i, n), least = set(kept.least);
       unsigned bits = inside(v, least, set(INFINITY)) & ((1u << n) - 1);
@@ -176,6 +229,7 @@ static Kept k_largest(const Draw& a) {
   each_kept(a, kept, [&](i64 i, unsigned bits, V) {
     for (; bits; bits &= bits - 1) some.push_back(a.y[i + __builtin_ctz(bits)]);
   });
+  if ((i64)some.size() < a.k) return {};  // all others are -infinity
   std::nth_element(some.begin(), some.begin() + a.k - 1, some.end(), std::greater<float>());
   kept.least = some[a.k - 1], kept.ties = a.k;
   for (float y : some) kept.ties -= y > kept.least;

@@ -23,6 +23,7 @@ from pellucid.ops.gate import E_LABELS, E_NUMBERS, part_of_row
 from pellucid.ops.kinds import OpKind, plain
 from pellucid.ops.precision import wide
 from pellucid.ops.sampling.settings import OFF, Sampling
+from pellucid.ops.sampling.token_mask import TokenMask
 from pellucid.ops.sampling.truncation import largest, near, nucleus
 from pellucid.ops.sampling.uniform import sibling, state, uniform
 from pellucid.watching.tap import here, note, tap
@@ -57,7 +58,6 @@ TOP_K, TOP_P, MIN_P = (
     OpKind(name, lambda m, name=name: f"{name}({m.x}, {plain(m.setting(name, name))})")  # type: ignore[misc]
     for name in ("top_k", "top_p", "min_p")
 )
-FEW = 20_000  # allowed ids that are looked at one by one
 COLDEST = 1e-30  # a colder temperature would overflow float32, and would choose the largest all the same
 
 
@@ -182,10 +182,10 @@ def temperature(x: Tensor, s: Sampling, history: History) -> Tensor:
     return note(y, TEMPERATURE.name, (x,), (), terms, settings=lambda: {"temperature": t})
 
 
-def restricted(x: Tensor, allowed: Tensor) -> Tensor:
-    """Return x [V] with -∞ for each token that is not `allowed` [V]."""
-    y = x.masked_fill(~allowed, float("-inf"))
-    return note(y, ALLOWED.name, (x,), (), lambda i: Terms().plus(x=x[i], cut=None if allowed[i] else y[i]))
+def restricted(x: Tensor, allowed: TokenMask) -> Tensor:
+    """Return x [V] with -∞ for each token that is not allowed."""
+    y = x.masked_fill(~allowed.flags, float("-inf"))
+    return note(y, ALLOWED.name, (x,), (), lambda i: Terms().plus(x=x[i], cut=None if i[0] in allowed else y[i]))
 
 
 def finite(x: Tensor) -> float:
@@ -243,7 +243,7 @@ class Stage:
         return replace(self, seen=tapped) if tapped is made else Stage(self.name, tapped, None, self.vocab)
 
 
-def run(logits: Tensor, s: Sampling, history: History, allowed: Tensor | None = None) -> Iterator[Stage]:
+def run(logits: Tensor, s: Sampling, history: History, allowed: TokenMask | None = None) -> Iterator[Stage]:
     """Yield logits [V] and every stage that is on, in order. The last is "probabilities", except at temperature 0."""
     for at in left(logits, s, history, allowed):
         yield at
@@ -251,7 +251,7 @@ def run(logits: Tensor, s: Sampling, history: History, allowed: Tensor | None = 
         yield Stage("probabilities", at.values.double().softmax(0), at.ids, at.vocab).watched(at)
 
 
-def left(logits: Tensor, s: Sampling, history: History, allowed: Tensor | None = None) -> Iterator[Stage]:
+def left(logits: Tensor, s: Sampling, history: History, allowed: TokenMask | None = None) -> Iterator[Stage]:
     """Yield the stages before the probabilities."""
     x = logits.to("cpu", wide(logits.dtype), copy=bool(here.calls) or s.changes)  # not the model's own tensor
     x = tap(note(x, LAST_ROW.name, (logits,), (), lambda i: Terms(x=logits[i])), "logits: V")
@@ -292,27 +292,22 @@ def choose(
     output: Sequence[int] = (),
     index: int = 0,
     best: int | None = None,
-    allowed: Tensor | None = None,
+    allowed: TokenMask | None = None,
 ) -> int:
     """Choose the token after logits [V] for text number `index` of a request with this prompt and output.
 
     A draw depends on these and the seed alone. Logits may be -∞; a draw from -∞ alone, or from NaN, is a UseError, which temperature 0
-    does not check. best: the index of the largest logit, if known.  allowed: True for each token [V] that may come; None allows all.
+    does not check. best: the index of the largest logit, if known.  allowed: the tokens that may come; None allows all.
     """
     if best is not None and s.plain and not here.calls:
         if allowed is None:
             return best
-        if (id := largest_allowed(logits, best, allowed)) is not None:
+        if (id := largest_allowed(logits, allowed)) is not None:
             return id
     history = History(prompt, output)
     if not (s.greedy or here.calls) and native.available():
-        if allowed is not None and not s.changes and (ids := few_allowed(allowed)) is not None:
-            x = logits[torch.from_numpy(ids)].to("cpu", wide(logits.dtype))
-            finite(x)
-            if (place := sure_draw(x, s, index, len(output))) is not None:  # the others have the probability 0
-                return int(ids[place])
-        x = deque(left(logits, s.undrawn, history, allowed), 1).pop().values
-        token = sure_draw(x, s, index, len(output), None if s.changes or allowed is not None else best)
+        x = logits if allowed is not None and not s.changes else deque(left(logits, s.undrawn, history, allowed), 1).pop().values
+        token = sure_draw(x, s, index, len(output), None if s.changes else best, allowed)
         if token is not None:
             return token
     at = deque((run if here.calls else left)(logits, s, history, allowed), 1).pop()
@@ -326,45 +321,40 @@ def choose(
     return place if at.ids is None else int(at.ids[place])
 
 
-def largest_allowed(logits: Tensor, best: int, allowed: Tensor) -> int | None:
-    """Return the index of the largest of logits [V] that is `allowed` [V]; None if that is not finite, or too many are to look at each.
+def largest_allowed(logits: Tensor, allowed: TokenMask) -> int | None:
+    """Return the index of the largest of logits [V] that is allowed, by a kernel. None without one, or if that is not finite.
 
-    best: the index of the largest of all. The full row with -∞, which this replaces, takes 0.3 ms at 152,000 ids.
+    The full row with -∞, which this replaces, takes 0.3 ms at 152,000 ids.
     """
-    if allowed[best]:
-        return best if isfinite(float(logits[best])) else None
-    if (ids := few_allowed(allowed)) is None:
+    if not native.fits_allowed(logits) or (id := native.largest_allowed(logits, allowed.words)) < 0:
         return None
-    kept = logits[torch.from_numpy(ids)]
-    place = int(kept.argmax())  # a NaN is the largest
-    return int(ids[place]) if isfinite(float(kept[place])) else None
+    return id
 
 
-def few_allowed(allowed: Tensor) -> np.ndarray | None:
-    """Return the ids that are True in `allowed` [V]; None if there is none, or more than FEW, or they are not in the CPU's memory."""
-    if allowed.is_cuda or not 0 < np.count_nonzero(flags := allowed.numpy()) <= FEW:
-        return None
-    return np.flatnonzero(flags)
-
-
-def sure_draw(x: Tensor, s: Sampling, index: int, written: int, best: int | None = None) -> int | None:
+def sure_draw(x: Tensor, s: Sampling, index: int, written: int, best: int | None = None, allowed: TokenMask | None = None) -> int | None:
     """Draw from x [V], which has passed the stages before the temperature, by a kernel. None without one, or if a sum is too near a bound.
 
-    best: the index of the largest of x, if known.
+    best: the index of the largest of x, if known.  allowed: the tokens that may come; None allows all.
     """
-    if not native.fits_row(x):
+    if not native.fits_allowed(x):
+        return None
+    if allowed is not None and (best := largest_allowed(x, allowed)) is None:
         return None
     to = torch.empty(1, dtype=torch.long)
-    native_draw(x, native.argmax(x[None]) if best is None else torch.tensor([best]), torch.tensor([written]), to, s, index).run()
+    at = native.argmax(x[None]) if best is None else torch.tensor([best])
+    native_draw(x, at, torch.tensor([written]), to, s, index, allowed).run()
     return None if (token := int(to)) < 0 else token
 
 
-def native_draw(x: Tensor, best: Tensor, written: Tensor, to: Tensor, s: Sampling, index: int) -> native.Draw:
+def native_draw(
+    x: Tensor, best: Tensor, written: Tensor, to: Tensor, s: Sampling, index: int, allowed: TokenMask | None = None
+) -> native.Draw:
     """Return the native draw from x [V] with these settings, for text number `index`. best, written, to: see native.Draw."""
     assert s.seed is not None
     by = 0.0 if s.temperature == OFF["temperature"] else max(s.temperature, COLDEST)
     near = -inf if s.min_p == OFF["min_p"] else log(s.min_p)
-    return native.Draw(x, best, written, to, state(sibling(s.seed, index)), by, s.top_k, s.top_p, near)
+    words = None if allowed is None else allowed.words
+    return native.Draw(x, best, written, to, state(sibling(s.seed, index)), by, s.top_k, s.top_p, near, words)
 
 
 def top(x: Tensor) -> int:
