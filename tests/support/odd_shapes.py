@@ -13,6 +13,9 @@ import test_native_kinds as kinds
 import test_native_rows as rows
 from pellucid.ops import native
 from pellucid.ops.blocks import BITS, quantised
+from pellucid.ops.sampling.settings import Sampling
+from pellucid.ops.sampling.stages import sure_draw
+from pellucid.ops.sampling.token_mask import TokenMask
 
 SIZES = (1, 7, 17, 33, 129)
 ROUTES = ((0, 7, 7, 8, 17), (0, 0, 0, 0, 1), (33, 33, 33, 33, 33), (1, 8, 25, 58, 59))  # ends of five experts
@@ -56,6 +59,11 @@ def small(dtype: torch.dtype) -> None:
         test_native.test_norms(dtype, width)
         test_native.test_add_and_gates(dtype, width)
         native.argmax(test_native.rand(1, 3, width, dtype=dtype))
+        for word in (-1, 0):  # all tokens are allowed, or the last alone
+            words = torch.full((-(-width // 32),), word, dtype=torch.int32)
+            words[-1] = -1
+            native.largest_allowed(test_native.rand(width, dtype=dtype), words)
+            sure_draw(test_native.rand(width, dtype=dtype), Sampling(1.0, seed=1), 0, 0, None, TokenMask(words, width))
         every.states(dtype)
         for form in BITS:
             test_blocks.test_rows_of_a_table(form, dtype, width, None)

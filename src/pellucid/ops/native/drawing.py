@@ -80,10 +80,10 @@ class Draw:
     def make(self, call: Callable[..., None]) -> None:
         """Make both calls, by a function with the arguments of `library.call`."""
         x, y, largest, masses, best, n = self.x, self.y, self.largest, self.masses, self.best, len(self.x)
+        reads = (x, best) if self.allowed is None else (x, best, self.allowed)
         call(
-            "runs", HALF[x.dtype], (x, best, self.allowed), (y, largest, masses), x=x.data_ptr(), best=best.data_ptr(),
-            allowed=address(self.allowed), y=y.data_ptr(), largest=largest.data_ptr(), masses=0 if 0 < self.k < n else masses.data_ptr(),
-            n=n, by=self.by,
+            "runs", HALF[x.dtype], reads, (y, largest, masses), x=x.data_ptr(), best=best.data_ptr(), allowed=address(self.allowed),
+            y=y.data_ptr(), largest=largest.data_ptr(), masses=0 if 0 < self.k < n else masses.data_ptr(), n=n, by=self.by,
         )  # fmt: skip
         call(
             "draw", 0, (y, largest, masses, best, self.written), (self.to,), best=best.data_ptr(), y=y.data_ptr(),
