@@ -1,25 +1,28 @@
-"""What tests of several ranks share: scripts that were run under torchrun once."""
+"""What tests of several ranks share: parts that were run on forked ranks once."""
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from rank_grids import Measured
-from under_torchrun import SUPPORT, torchrun
+from rank_groups import rank_groups
 
 
 @pytest.fixture(scope="session")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Measured]:
-    """The function that runs a script such as trained_on_ranks.py on a number of processes, once, and returns what it measured."""
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, int], Measured]]:
+    """The function that runs a part such as that of trained_on_ranks.py on a number of ranks, once, and returns what it measured."""
+    if sys.platform != "linux":
+        pytest.skip("forks ranks")
     known: dict[tuple[str, int], Measured] = {}
 
-    def measure(part: str, processes: int) -> Measured:
-        if (part, processes) not in known:
+    def measure(part: str, ranks: int) -> Measured:
+        if (part, ranks) not in known:
             folder = tmp_path_factory.mktemp("ranks")
-            done = torchrun(processes, str(SUPPORT / f"{part}_on_ranks.py"), str(folder))
-            assert done.returncode == 0, done.stderr[-4000:]
-            known[part, processes] = json.loads((folder / "measured.json").read_text())
-        return known[part, processes]
+            assert (fault := run(part, ranks, folder)) == "", fault
+            known[part, ranks] = json.loads((folder / "measured.json").read_text())
+        return known[part, ranks]
 
-    return measure
+    with rank_groups() as run:
+        yield measure

@@ -3,63 +3,51 @@
 PELLUCID_FULL=1 kills at each border.
 """
 
-import json
 import signal
-import subprocess
-import sys
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from pellucid.errors import RankError
-from rank_grids import FULL
-from under_torchrun import SUPPORT, environment
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks ranks")
+from rank_grids import FULL, Measured
 
 
-@pytest.fixture(scope="module")
-def got(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What killed_on_ranks.py measured, in a process that forks the ranks."""
-    folder = tmp_path_factory.mktemp("states")
-    command = [sys.executable, str(SUPPORT / "killed_on_ranks.py"), str(folder)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=1800 if FULL else 300, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    measured: dict[str, Any] = json.loads((folder / "measured.json").read_text())
-    return measured
+@pytest.fixture
+def got(measured: Callable[[str, int], Measured]) -> Measured:
+    return measured("killed", 2)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("grid", ["data=2 tensor=1", "data=1 tensor=2"])
-def test_a_rank_killed_at_a_border_of_the_disk(got: dict[str, Any], grid: str, victim: int) -> None:
+def test_a_rank_killed_at_a_border_of_the_disk(got: Measured, grid: str, victim: int) -> None:
     """The newest state is whole and of the bits of a run without a kill, the other rank ends, and the run goes on to the same bits."""
     case = got["kills"][f"{grid} {victim}"]
-    assert case["killed"] == len(case["survivors"]) >= (20 if FULL else 2)
+    assert case["killed"] == len(case["survivors"]) >= (20 if FULL else 1)
     assert case["wrong"] == case["ends"] == [] and set(case["survivors"]) == {1}
 
 
-def test_a_rank_that_forgets_its_moments_is_seen(got: dict[str, Any]) -> None:
+def test_a_rank_that_forgets_its_moments_is_seen(got: Measured) -> None:
     assert got["kills"]["forgetful"]
 
 
-def test_a_state_of_four_ranks_opens_on_two_and_on_one(got: dict[str, Any]) -> None:
+def test_a_state_of_four_ranks_opens_on_two_and_on_one(got: Measured) -> None:
     """Saved on 2 x 2, opened and saved on 2 tensor ranks, and from there on one: the same bytes; a changed bit is seen."""
     states, damaged = got["narrowing"]["states"], got["narrowing"]["damaged"]
     assert set(got["narrowing"]["statuses"]) == {0} and states[0] == states[1] == states[2]
     assert damaged[0] != states[0][0] and damaged[1] == states[0][1]
 
 
-def test_a_log_without_a_state_is_moved_by_one_rank(got: dict[str, Any]) -> None:
+def test_a_log_without_a_state_is_moved_by_one_rank(got: Measured) -> None:
     """The mutant: each rank moves what it has seen, and one of them finds it gone."""
     assert got["clearing"]["alone"] == [0, 0] and got["clearing"]["each"] == [1, 1]
 
 
-def test_a_rank_that_computes_is_ended(got: dict[str, Any]) -> None:
+def test_a_rank_that_computes_is_ended(got: Measured) -> None:
     """With the status of a lost rank if the other one was killed, else with that of SIGTERM."""
     assert got["computing"] == {"killed": [RankError.exit_code, -signal.SIGKILL], "ended": [128 + signal.SIGTERM] * 2}
 
 
-def test_the_command_on_four_ranks_is_that_of_one(got: dict[str, Any]) -> None:
+def test_the_command_on_four_ranks_is_that_of_one(got: Measured) -> None:
     """`train` with `dtype = "float64"` on 2 x 2 ranks, alone, and alone from a state of the four: the same log and weights."""
     case = got["command"]
     assert case["statuses"] == [0] * 6 and case["steps"] == [4] * 3 and case["dtypes"] == ["torch.float64"]

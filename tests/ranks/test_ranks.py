@@ -1,25 +1,23 @@
 """Several ranks and one: the same training, the same states, traces, texts and bytes, in float64 at 1e-10, and mutants that are far off.
 
-Scripts of `tests/support`, trained_on_ranks.py and others, measure under torchrun; the tests here read what they wrote.
+Parts of `tests/support`, trained_on_ranks.py and others, measure on forked ranks; the tests here read what they wrote.
 """
 
 from collections.abc import Callable
 
 import pytest
 
-from covering import FULL
 from rank_grids import OF_EXPERTS, Measured
+from trained_on_ranks import FAMILIES, families_of
 
-FAMILIES = ("gpt2", "llama", "deepseek_v3", "qwen3_moe", "qwen3_next")
 BOUND = 1e-10
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("data", "tensor"), [(2, 1), (1, 2), (2, 2), (4, 1)])
-@pytest.mark.quick(6)
 def test_ranks_train_as_one_does(measured: Callable[[str, int], Measured], family: str, data: int, tensor: int) -> None:
     """Ten steps with a clip that bites, of batches that are not shared out evenly: gradients, losses, norms and weights."""
-    if data == 4 and family != "deepseek_v3" and not FULL:
+    if family not in families_of(data, tensor, 1):
         pytest.skip("PELLUCID_FULL=1")
     got = measured("trained", data * tensor)[f"{family} data={data} tensor={tensor}"]
     assert got.pop("tokens") == 0
@@ -30,7 +28,7 @@ def test_ranks_train_as_one_does(measured: Callable[[str, int], Measured], famil
 @pytest.mark.parametrize("family", OF_EXPERTS)
 def test_ranks_of_experts_train_as_one_does(measured: Callable[[str, int], Measured], family: str, data: int, tensor: int) -> None:
     """Each of two ranks has half of every layer's experts, complete, with attention whole or split too; and two data ranks of such."""
-    if (data, tensor) != (1, 1) and family != "deepseek_v3" and not FULL:
+    if family not in families_of(data, tensor, 2):
         pytest.skip("PELLUCID_FULL=1")
     got = measured("trained", 2 * data)[f"{family} data={data} tensor={tensor} expert=2"]
     assert got.pop("tokens") == 0
@@ -45,7 +43,7 @@ def test_data_ranks_that_share_weights_out_train_as_one_does(measured: Callable[
     Of three documents that four ranks share one rank has none, and runs one that counts nothing.
     """
     processes = 2 if grid == "data=2 tensor=1 shard=2" else 4
-    if family not in (("gpt2", "qwen3_next") if processes == 2 else ("deepseek_v3",)) and not FULL:
+    if family not in families_of(4 if "4" in grid else 2, 2 if "tensor=2" in grid else 1, 1, 2):
         pytest.skip("PELLUCID_FULL=1")
     got = measured("trained", processes)[f"{family} {grid}"]
     assert got.pop("tokens") == 0

@@ -1,22 +1,15 @@
-"""What the scripts that tests run on several ranks have in common: the grids, the families, and how a script measures and writes.
-
-torchrun --standalone --nproc-per-node 2 tests/support/trained_on_ranks.py FOLDER
-"""
+"""What the parts that tests run on several ranks have in common: the grids, the families, and how a part measures and writes."""
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from kinds import KINDS
 from pellucid.config import Config
-from pellucid.distributed import number
+from pellucid.distributed import leave, number
 from pellucid.families import understand
 from tiny import DECODERS
 
@@ -40,11 +33,9 @@ def config(family: str) -> Config:
     return understand({"model_type": family, **KINDS[family].tiny, **KINDS[family].quirks["plain"]})[1]
 
 
-def write_measured(measure: Callable[[Path], Measured]) -> None:
-    """Measure on the started processes; the first one writes what `measure` returns as JSON into the folder that was given."""
-    torch.set_num_threads(1)
-    folder = Path(sys.argv[1])
+def write_measured(measure: Callable[[Path], Measured], folder: Path) -> None:
+    """Measure on the started ranks; the first one writes what `measure` returns as JSON into `folder`."""
     measured = measure(folder)
     if number() == 0:
         (folder / "measured.json").write_text(json.dumps(measured))
-    dist.destroy_process_group()
+    leave()

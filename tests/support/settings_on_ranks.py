@@ -24,7 +24,7 @@ from pellucid.training.pipeline import examples, joined, prepare
 from pellucid.training.recipe import read_recipe
 from pellucid.training.saves import digest
 from pellucid.training.start import fresh, origin
-from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, SHARDED, Measured, config, write_measured
+from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, SHARDED, Measured, config
 from tiny import far, ids, tiny
 from trained_on_ranks import FAMILIES, documents, run_of, taken, unshared
 
@@ -303,7 +303,3 @@ def settings(root: Path) -> Measured:
         "tables": tables(),
         "adapters": adapters(root),
     }
-
-
-if __name__ == "__main__":
-    write_measured(settings)

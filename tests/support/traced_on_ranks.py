@@ -1,4 +1,4 @@
-"""What the tests of several ranks trace, write and count: under torchrun, the same in each process."""
+"""What the tests of several ranks trace, write and count: the same on each rank."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.sharding import split
-from rank_grids import GRIDS, OF_EXPERTS, PATIENCE, Measured, config, write_measured
+from rank_grids import GRIDS, OF_EXPERTS, PATIENCE, Measured, config
 from tiny import far, ids, tiny
 
 
@@ -167,7 +167,3 @@ def texts(model: Model) -> list[Any]:
                 got[output.request].append(output.token.id)
         del turn
     return list(got.values())
-
-
-if __name__ == "__main__":
-    write_measured(traced)

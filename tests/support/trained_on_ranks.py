@@ -1,4 +1,4 @@
-"""What the tests of several ranks train: under torchrun, the same in each process. The first rank writes what was measured as JSON."""
+"""What the tests of several ranks train: the same on each rank. The first one writes what was measured as JSON."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +15,7 @@ from pellucid.distributed import ExpertRanks, Ranks, join, number, started
 from pellucid.sharding import Sharding, split
 from pellucid.training.loop import UNSPLIT, TrainingRun, feed, moments_of
 from pellucid.training.objectives import Causal, Document
-from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, SHARDED, Measured, config, write_measured
+from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, SHARDED, Measured, config
 from tiny import far, tiny
 from training import SETTINGS, WORDS
 
@@ -275,15 +275,21 @@ class Unnormed(Ranks):
         return x if x.shape == (1,) and x.dtype == torch.float64 else super().add_up(x, group)
 
 
+FEW = {
+    (2, 1, 1, 1): ("gpt2", "qwen3_next"),
+    (1, 2, 1, 1): (*FAMILIES, *OF_TENSORS),
+    (1, 1, 2, 1): OF_EXPERTS,
+    (2, 1, 1, 2): ("gpt2", "qwen3_next"),
+    (2, 2, 1, 1): ("qwen3_moe",),
+}
+"""The families that a grid trains but for a full run: each where the model is split, two where its copies are. Other grids: one family."""
+
+
 def families_of(data: int, tensor: int, expert: int, shard: int = 1) -> tuple[str, ...]:
-    """Return the families that a grid trains; of the larger ones one, but for a full run."""
-    if shard > 1:
-        return FAMILIES if FULL else ("gpt2", "qwen3_next") if (data, tensor) == (2, 1) else ("deepseek_v3",)
-    if expert > 1:
-        return OF_EXPERTS if FULL or (data, tensor) == (1, 1) else ("deepseek_v3",)
-    if data == 4 and not FULL:
-        return ("deepseek_v3",)
-    return (*FAMILIES, *OF_TENSORS) if (data, tensor) == (1, 2) else FAMILIES
+    """Return the families that a grid trains."""
+    if FULL:
+        return OF_EXPERTS if expert > 1 else (*FAMILIES, *OF_TENSORS) if (data, tensor) == (1, 2) else FAMILIES
+    return FEW.get((data, tensor, expert, shard), ("deepseek_v3",))
 
 
 def grids(root: Path) -> Measured:
@@ -294,7 +300,3 @@ def grids(root: Path) -> Measured:
         for family in families_of(*sizes):
             out[f"{family} {ranks}"] = trained(family, ranks, root / f"{family}-{'x'.join(map(str, sizes))}")
     return out | (states(root) if started() == 4 else mutants(root) | resumed(root))
-
-
-if __name__ == "__main__":
-    write_measured(grids)
