@@ -193,7 +193,7 @@ def prompts_read(engine: Engine, extend: Any) -> int:
 def test_a_draft_that_is_always_wrong_reads_few_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked at most thirty times in 360 steps. Once it is right it is asked as at first."""
     module = tiny.tiny("llama")
-    engine = engine_of(module, module, prefix_cache=False)
+    engine = engine_of(module, module, prefix_cache=False, size=32)  # every page is a product of its own
     assert engine.draft is not None
     right = engine.draft.extend
 
@@ -205,7 +205,7 @@ def test_a_draft_that_is_always_wrong_reads_few_prompts(monkeypatch: pytest.Monk
     assert prompts_read(engine, wrong) < 6 and engine.queue.proposed <= 30 and not engine.queue.accepted
     engine.draft.pace.pause = 0
     assert prompts_read(engine, right) == 6 and engine.queue.accepted > 200
-    other = engine_of(module, module, prefix_cache=False)
+    other = engine_of(module, module, prefix_cache=False, size=32)
     assert other.draft is not None
     monkeypatch.setattr(other.draft.pace, "learn", lambda *numbers: None)
     right = other.draft.extend

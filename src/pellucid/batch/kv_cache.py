@@ -53,10 +53,11 @@ class Paged:
 
     def blocks(self) -> Iterator[tuple[Stored, Tensor]]:
         """Yield the stored tensors [rows ...] of each page and their positions [1 rows]. Copies nothing of rows held as they came."""
-        for i in range(self.start // self.size, -(-self.end // self.size)):
-            a, n = int(self.table[i]) * self.size, min(self.size, self.end - i * self.size)
-            at = torch.arange(i * self.size, i * self.size + n, device=self.pools[0].device)
-            yield self.format.read(self.pools, slice(a, a + n)), at[None]
+        first, last = self.start // self.size, -(-self.end // self.size)
+        at = torch.arange(first * self.size, self.end, device=self.pools[0].device)[None]
+        for i, page in enumerate(self.table[first:last].tolist(), first):
+            a, n = page * self.size, min(self.size, self.end - i * self.size)
+            yield self.format.read(self.pools, slice(a, a + n)), at[:, (i - first) * self.size :][:, :n]
 
 
 class Segment:
