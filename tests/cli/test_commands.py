@@ -11,10 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 import pellucid
-from documented import SCHEMAS, accept, refused
+from documented import SCHEMAS, accept, refused, schema_of
 from pellucid import messages
 from pellucid.api.model import specimens
 from pellucid.commands import app, main
@@ -54,7 +55,10 @@ def wrong(capsys: Captured, *given: object) -> str:
 
 
 def test_every_command_has_a_schema() -> None:
-    assert {p.stem for p in SCHEMAS.glob("*.json")} >= set(app.COMMANDS)
+    names = {p.stem for p in SCHEMAS.glob("*.json")}
+    assert names >= set(app.COMMANDS)
+    for name in names:
+        jsonschema.Draft202012Validator.check_schema(schema_of(name))
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

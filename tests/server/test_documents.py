@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 import pellucid
+from documented import Refused
 from pellucid.api.model import Model
 from pellucid.commands import main
 from pellucid.documents import run as run_documents
@@ -132,7 +133,7 @@ def test_a_field_of_the_document_alone_is_seen(api: Served) -> None:
         return {name: value for name, value in tensor(*of).items() if name != "put"}
 
     for wrong in (more, fewer):
-        with swapped(tensor_documents, "tensor", wrong), pytest.raises(jsonschema.ValidationError):
+        with swapped(tensor_documents, "tensor", wrong), pytest.raises(Refused):
             api.run(NAME, PROMPT)
 
 

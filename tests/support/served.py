@@ -5,16 +5,14 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import jsonschema
 import torch
 from safetensors.torch import load as parsed
 from starlette.testclient import TestClient
 from torch import Tensor
 
-import pellucid
+from documented import judge_of, schema_of
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.server.app import Api, build
 from pellucid.server.files import File
@@ -22,17 +20,16 @@ from pellucid.server.session import Session
 
 TOKEN = "t" * 43
 PORT = 8000
-SCHEMA = json.loads((Path(pellucid.__file__).parent / "schemas" / "api.json").read_text(encoding="utf-8"))
+SCHEMA = schema_of("api")
 PAGE = {
     "/": File("/index.html", b"<!doctype html><title>p</title>", "text/html; charset=utf-8"),
     "/assets/page-DEADBEEF.js": File("/assets/page-DEADBEEF.js", b"0", "text/javascript; charset=utf-8"),
 }
-JUDGES = {name: jsonschema.Draft202012Validator(SCHEMA | {"$ref": f"#/$defs/{name}"}) for name in SCHEMA["$defs"]}
 
 
 def judge(document: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the document. Fails if the schema of its name refuses it."""
-    JUDGES[name].validate(document)
+    judge_of("api", name)(document)
     return document
 
 
