@@ -13,7 +13,7 @@ from torch import Tensor
 import pellucid
 from covering import FULL
 from pellucid.errors import TrainError
-from pellucid.training import distillation, run_recipe
+from pellucid.training import corpus, distillation, run_recipe
 from pellucid.training.card import card
 from pellucid.training.distillation import Distillation, divergence
 from pellucid.training.objectives import IGNORED
@@ -24,7 +24,7 @@ from pellucid.watching.watch import watch
 from test_tuning import ADAPTER, recipe, refused
 from text_runs import recipe_of, write_texts
 from tiny import swapped
-from training import ROOT, moved_as_said, silent, stopped_after_each_step, unmeasured
+from training import ROOT, corpus_of, moved_as_said, silent, stopped_after_each_step, unmeasured
 
 STUDENT = """
 name = "half"
@@ -185,11 +185,13 @@ def test_a_longer_row_than_the_teacher_reads(folder: Path, tmp_path: Path) -> No
         run_recipe(distilling(tmp_path, model=model, data=data), tmp_path / "run", False, 1, silent)
 
 
-def test_the_recipe_of_a_half(tmp_path: Path) -> None:
-    """The specimen's half learns from facts with the specimen's own tokenizer. In full, it knows nearly all of them."""
+def test_the_recipe_of_a_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The specimen's half learns from facts with the specimen's own tokenizer. In full, it knows nearly all of them; else it has two."""
     text = (ROOT / "recipes" / "capitals-half.toml").read_text(encoding="utf-8")
     if not FULL:
         text = re.sub(r"(?m)^(steps|batch|n_layer|warmup) = .*$", lambda m: f"{m[1]} = {'1' if m[1] == 'n_layer' else '4'}", text)
+        corpus_of(tmp_path / "corpora" / "capitals", "France", "Japan")
+        monkeypatch.setattr(corpus, "CORPORA", tmp_path / "corpora")
     (tmp_path / "r.toml").write_text(text, encoding="utf-8")
     notes: list[dict[str, Any]] = []
     with nullcontext() if FULL else unmeasured():
