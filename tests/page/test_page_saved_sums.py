@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import Browser
 
 import pellucid
-from browser import Tab, open_file, open_offline_tab
+from browser import Tab, open_offline_tab, turn_file
 from kinds.lfm2 import KIND
 from pellucid.api.model import make
 from pellucid.html.file import inert
@@ -54,7 +54,8 @@ def first_row(seen: Seen) -> tuple[int, ...]:
 def opened(tab: Tab, file: Path, path: str, cell: tuple[int, ...], step: int = 0, steps: int = 2) -> bool:
     """Open a cell. Returns whether it has a sum."""
     at = ",".join(map(str, cell))
-    open_file(tab, file, f'#reading[data-cell="{at}"]:not([data-value=""])', steps=steps, step=step, tensor=path, cell=at)
+    here = f'aside[aria-label="{path}"] #reading[data-cell="{at}"]:not([data-value=""])'
+    turn_file(tab, file, here, steps=steps, step=step, tensor=path, cell=at)
     tab.page.wait_for_selector("[data-sum], aside > p.soft")
     return tab.page.locator("[data-sum]").count() > 0
 

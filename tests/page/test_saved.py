@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from torch import Tensor
 
 import pellucid
-from browser import Tab, download_page, open_file, open_offline_tab, open_tab
+from browser import Tab, download_page, open_file, open_offline_tab, open_tab, turn_file
 from pellucid import html as written_page
 from pellucid.api.model import Model, load
 from pellucid.documents.cell_columns import Columns
@@ -83,7 +83,8 @@ def check(tab: Tab, file: Path, seen: Seen) -> None:
     """Check one cell of a tensor: its value on the page is Python's to the last bit, and so are the terms that sum to it."""
     index = greatest(seen)
     cell = ",".join(map(str, index))
-    open_file(tab, file, f'#reading[data-cell="{cell}"]:not([data-value=""])', tensor=seen.path, cell=cell)
+    here = f'aside[aria-label="{seen.path}"] #reading[data-cell="{cell}"]:not([data-value=""])'
+    turn_file(tab, file, here, tensor=seen.path, cell=cell)
     value = seen.value[index]
     assert torch.equal(torch.tensor(float(read(tab)), dtype=seen.dtype), value), (read(tab), value)
     assert seen.terms is not None

@@ -238,3 +238,11 @@ def open_file(tab: Tab, file: Path, ready: str, **place: Any) -> None:
     fragment = urlencode({k: str(v) for k, v in place.items()})
     tab.page.goto(next_load(file.as_uri()) + (f"#{fragment}" if fragment else ""))
     tab.page.wait_for_selector(ready)
+
+
+def turn_file(tab: Tab, file: Path, ready: str, **place: object) -> None:
+    """Go to another place of a saved `file`, as `open_file` does, but without loading it again where the tab shows it."""
+    if tab.page.url.partition("#")[0].partition("?")[0] != file.as_uri():
+        return open_file(tab, file, ready, **place)
+    tab.page.evaluate("h => { location.hash = h }", urlencode({k: str(v) for k, v in place.items()}))
+    tab.page.wait_for_selector(ready)
