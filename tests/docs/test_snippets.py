@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pellucid
 from pellucid.commands import main
 from pellucid.exhibits import CHAPTERS
 from pellucid.training import corpus
+from rank_groups import RankGroups, rank_groups
 from test_python_page import untrue
 from training import corpus_of
 
@@ -55,7 +56,7 @@ def commands(text: str) -> list[str]:
 def steps() -> set[str]:
     """Return the commands that CI runs and those that make a target or an environment."""
     ran = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    of_ci = {" ".join(shlex.split(line)) for line in re.findall(r"^ *(?:run|check) ([^#\n]+)", ran, re.M)}
+    of_ci = {" ".join(shlex.split(line)) for line in re.findall(r"^ *(?:run|check|beside) ([^#\n]+)", ran, re.M)}
     own = {"pytest tests/ops"}  # a part of what CI runs
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     return {command.replace("pip install -q", "pip install") for command in of_ci} | own | {f"make {target}" for target in targets}
@@ -65,8 +66,8 @@ def steps() -> set[str]:
 OUTSIDE = {"pip install torch --index-url https://download.pytorch.org/whl/cpu"}
 
 
-def unrun(command: str) -> str | None:
-    """Run a command of the package and return its fault; None if it succeeds or CI runs it."""
+def unrun(command: str, groups: RankGroups | None = None) -> str | None:
+    """Run a command of the package and return its fault; None if it succeeds or CI runs it. groups: run it on ranks without torchrun."""
     words = shlex.split(command)
     if words[:2] in (["pellucid", "open"], ["pellucid", "serve"]):
         words, ready = (words, "#token=") if words[1] == "open" else ([*words, "--port", "0"], "/v1")
@@ -78,6 +79,9 @@ def unrun(command: str) -> str | None:
         finally:
             process.kill()
             process.communicate()
+    if groups is not None:
+        assert words[:5] == ["torchrun", "--standalone", "--nproc-per-node", "2", "-m"] and words[5] == "pellucid"
+        return groups("command", 2, Path.cwd(), words[6:]) or None
     if words[0] == "torchrun":
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -94,9 +98,19 @@ def unrun(command: str) -> str | None:
 
 
 def untold(page: str) -> list[str]:
-    """Run a page's blocks in order and return those that fail or give another value."""
+    """Run a page's blocks in order and return those that fail or give another value.
+
+    Its first command of several ranks runs under torchrun, the next ones on forked ranks, which need not import everything again.
+    """
+    with ExitStack() as opened:
+        return faults(page, opened)
+
+
+def faults(page: str, opened: ExitStack) -> list[str]:
+    """Return the blocks of a page that fail or give another value. opened: what is closed after the last one."""
     out: list[str] = []
     names: dict[str, Any] = {}
+    groups: list[RankGroups | None] = []
     for block in blocks(page):
         if block.language not in RUN | READ:
             out.append(f"{block.language}: what is it?")
@@ -106,7 +120,10 @@ def untold(page: str) -> list[str]:
         elif block.language == "python":
             out += untrue(f"```python\n{block.text}```\n", names)
         elif block.language == "sh":
-            out += [wrong for command in commands(block.text) if (wrong := unrun(command))]
+            for command in commands(block.text):
+                if of_ranks := command.startswith("torchrun") and sys.platform == "linux":
+                    groups.append(opened.enter_context(rank_groups()) if len(groups) == 1 else groups[-1] if groups else None)
+                out += [wrong] if (wrong := unrun(command, groups[-1] if of_ranks else None)) else []
     return out
 
 

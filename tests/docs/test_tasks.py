@@ -1,8 +1,7 @@
 """The commands for contributors agree in .ci/run, the public workflow, the Makefile and CONTRIBUTING.md."""
 
+import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def read(name: str) -> str:
 
 def steps_of_script(text: str) -> list[str]:
     """Return the commands of .ci/run after the environment is made, without those that only print."""
-    commands = re.findall(r"^ *(?:run|check) +([^\n#]*[^\n# ])", text, re.M)
+    commands = re.findall(r"^ *(?:run|check|beside) +([^\n#]*[^\n# ])", text, re.M)
     return [c for c in commands if not c.startswith(('"$python"', "apt-get", "python -c"))]
 
 
@@ -110,21 +109,32 @@ def test_hooks_are_the_checks() -> None:
     assert {hook["entry"].split()[0] for hook in hooks} == {line.split()[0] for line in recipes(read("Makefile"))["check"]}
 
 
-COLLECTS = """
-import sys, pytest
-sys.modules["playwright"] = None
-for tests in {runs}:
-    print("exit code", int(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *tests])))
-"""
+def imported(path: Path) -> set[str]:
+    """Return what a module imports when it is imported: the full names of modules."""
+    out = set[str]()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            out |= {name.name for name in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            out |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    return out
 
 
-def collected(*runs: list[str]) -> str:
-    """Collect tests, one run after the other, in a Python in which playwright cannot be imported."""
-    code = COLLECTS.format(runs=runs)
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=280).stdout
+def reaching(module: str, files: dict[str, Path]) -> set[str]:
+    """Return the names of the files that import a module, and of those that import such a file, and so on."""
+    known = {name: imported(path) for name, path in files.items()}
+    found, new = set[str](), {module}
+    while new:
+        new = {name for name, of in known.items() if any(one.partition(".")[0] in new or one in new for one in of)} - found
+        found |= new
+    return found
 
 
 def test_only_the_page_needs_a_browser() -> None:
-    others = ["tests/ops", "tests/nn/test_latent.py", "tests/server/test_server.py"]
-    text = collected(others, ["tests/page/test_page_tour.py"])
-    assert re.findall(r"^exit code (.*)", text, re.M) == ["0", "4"], text[-2000:]  # the second sees a use of playwright
+    """No test but the page's imports playwright, or a module that does."""
+    tests = ROOT / "tests"
+    files = {path.relative_to(tests).as_posix(): path for path in tests.rglob("*.py")}
+    modules = {path.stem if path.parent.name != "kinds" else f"kinds.{path.stem}": path for path in files.values()}
+    found = reaching("playwright", modules)
+    assert {"browser", "walks", "test_page_tour"} <= found
+    assert [name for name, path in modules.items() if name in found and path.parent.name not in ("page", "support")] == []
