@@ -18,7 +18,8 @@ from pellucid.api.model import make
 from pellucid.tracing import Trace
 from pellucid.watching.records import Seen
 
-TOKENS, SIDE, MOST = 2048, 4096, 5000
+TOKENS, SIDE, MOST = 2048 if FULL else 1024, 4096, 5000
+LEVEL = 4 if FULL else 3  # of pictures that are pooled to 128 cells a side
 IDS = "#" + " ".join(str(17 * i % 5000) for i in range(TOKENS))
 LONG = {"model_type": "gpt2", "vocab_size": 5000, "n_embd": 48, "n_head": 12, "n_layer": 16, "n_positions": 2 * TOKENS}
 LARGE = {
@@ -64,14 +65,14 @@ def test_a_long_prompt(browser: Browser, long: str) -> None:
         scores.scroll_into_view_if_needed()
         marked = scores.locator("[data-pooled]")
         marked.wait_for()
-        assert marked.get_attribute("data-pooled") == "4" and "16×16" in (marked.get_attribute("title") or "")
+        assert marked.get_attribute("data-pooled") == str(LEVEL) and f"{2**LEVEL}×{2**LEVEL}" in (marked.get_attribute("title") or "")
         assert page.locator('[data-path="layers.0.attn.q"] [data-pooled]').count() == 0  # whole
         for block in range(1, 16):
             page.locator(f'[data-block="layers.{block}"]').click()
             assert page.locator(f'[data-path="layers.{block}.attn.q"]').count() == 1 and nodes(tab) < MOST
         assert 3 < page.locator('[data-block][aria-expanded="true"]').count() < 16  # the first ones made room
         turn(tab, "[data-weight]", view="attention", prompt=IDS)
-        page.wait_for_selector('.heads[data-pooled="4"] .pooled')
+        page.wait_for_selector(f'.heads[data-pooled="{LEVEL}"] .pooled')
         for view, there in (("next", "[data-pick]"), ("cache", ".positions"), ("budget", "td .value")):
             turn(tab, there, view=view, prompt=IDS)
 
@@ -102,7 +103,7 @@ def test_small_pictures_of_tables_hold_up_no_tile(browser: Browser, long: str) -
 def test_a_table_of_scores_pans_and_zooms_from_pooled_to_exact(browser: Browser, long: str) -> None:
     with open_tab(browser, long) as tab:
         tab.go(prompt=IDS)
-        pools(tab, "layers.1.attn.pattern", "0,3,2000,5", prompt=IDS)
+        pools(tab, "layers.1.attn.pattern", f"0,3,{TOKENS - 48},5", prompt=IDS)
 
 
 def pools(tab: Tab, path: str, cell: str, **place: object) -> None:
