@@ -241,11 +241,13 @@ def test_a_rank_that_says_nothing_ends_the_run(recipe: Path) -> None:
 
 
 def test_without_its_watch_a_rank_waits_on(recipe: Path, tmp_path: Path) -> None:
+    """For the time of six signs of life, which are made shorter for this."""
     program = tmp_path / "unwatched.py"
-    lines = ["import sys", "from pellucid import commands, distributed", "distributed.watch_signals = int", "sys.exit(commands.main())"]
+    lines = ["import sys", "from datetime import timedelta", "from pellucid import commands, distributed, signs_of_life"]
+    lines += ["signs_of_life.NAMING = timedelta(seconds=0.3)", "distributed.watch_signals = int", "sys.exit(commands.main())"]
     program.write_text("\n".join(lines))
     with silent(recipe, str(program)) as (_, pids):
-        time.sleep(8)
+        time.sleep(2)
         assert os.path.exists(f"/proc/{pids[0]}")
         for pid in pids.values():
             os.kill(pid, signal.SIGKILL)
