@@ -128,11 +128,11 @@ def imported(path: Path) -> set[str]:
 def reaching(module: str, files: dict[str, Path]) -> set[str]:
     """Return the names of the files that import a module, and of those that import such a file, and so on."""
     known = {name: imported(path) for name, path in files.items()}
-    found, new = set[str](), {module}
+    reached, new = set[str](), {module}
     while new:
-        new = {name for name, of in known.items() if any(one.partition(".")[0] in new or one in new for one in of)} - found
-        found |= new
-    return found
+        new = {name for name, of in known.items() if any(one.partition(".")[0] in new or one in new for one in of)} - reached
+        reached |= new
+    return reached
 
 
 def test_only_the_page_needs_a_browser() -> None:
@@ -140,6 +140,6 @@ def test_only_the_page_needs_a_browser() -> None:
     tests = ROOT / "tests"
     files = {path.relative_to(tests).as_posix(): path for path in tests.rglob("*.py")}
     modules = {path.stem if path.parent.name != "kinds" else f"kinds.{path.stem}": path for path in files.values()}
-    found = reaching("playwright", modules)
-    assert {"browser", "walks", "test_page_tour"} <= found
-    assert [name for name, path in modules.items() if name in found and path.parent.name not in ("page", "support")] == []
+    reached = reaching("playwright", modules)
+    assert {"browser", "walks", "test_page_tour"} <= reached
+    assert [name for name, path in modules.items() if name in reached and path.parent.name not in ("page", "support")] == []

@@ -60,9 +60,9 @@ def serve() -> None:
     for line in sys.stdin:
         part, processes, name, given = json.loads(line)
         folder = Path(name)
-        told = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(told, 2)
-        os.close(told)
+        written = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(written, 2)
+        os.close(written)
 
         def work(rank: int, _: list[int]) -> None:
             if part == "command":

@@ -352,12 +352,12 @@ def attend_pages(q: Tensor, segment: Segment, mask: Mask, scale: float) -> Tenso
     total, z = torch.zeros_like(top), torch.zeros_like(top)
     if mask.sinks is not None:
         top, total = mask.sinks.to(w)[None, :, None, None].expand_as(top), torch.ones_like(top)
-    asked: Tensor | None = None  # [G R·T K]; torch.einsum would arrange it anew for every page
+    queries: Tensor | None = None  # [G R·T K]; torch.einsum would arrange it anew for every page
     for (k, v), k_at in segment.paged.blocks():
         groups, rows = k.shape[1], k_at.shape[1]
-        if asked is None:
-            asked = (q[0] * scale).unflatten(1, (groups, -1)).permute(1, 2, 0, 3).flatten(1, 2)
-        scores = torch.bmm(asked, k.permute(1, 2, 0)).view(1, q.shape[2], q.shape[1], rows).to(w)
+        if queries is None:
+            queries = (q[0] * scale).unflatten(1, (groups, -1)).permute(1, 2, 0, 3).flatten(1, 2)
+        scores = torch.bmm(queries, k.permute(1, 2, 0)).view(1, q.shape[2], q.shape[1], rows).to(w)
         allowed, bias = mask.materialize(segment.q_at, k_at)
         scores = (scores if bias is None else scores + bias.to(w)).masked_fill(~allowed, float("-inf"))
         peak = torch.maximum(top, scores.amax(-1, keepdim=True))
