@@ -74,6 +74,11 @@ class Sharding:
             t = self.ranks.gather(t, self.axes[path], self.sizes[path])
         return t
 
+    def divides_matrices(self, path: str, ndim: int) -> bool:
+        """True if ranks have parts of this matrix, or of each of a stack; False also where they have whole ones of a stack."""
+        rows = ndim == 2 and path in self.rows
+        return rows or self.axes.get(path, -1) >= ndim - 2
+
     def fill(self, model: nn.Module, from_: nn.Module) -> None:
         """Give `model`, whose weights are not split, the values of `from_`, whose weights are."""
         with torch.no_grad():
@@ -119,6 +124,9 @@ class Sharding:
         for gradient in gradients.values():
             gradient.mul_(factor.to(gradient.dtype))
         return float(norm)
+
+
+UNSPLIT = Sharding()
 
 
 def plain(t: Tensor) -> Tensor:

@@ -89,8 +89,6 @@ def test_a_recipe_of_two_ranks_alone(recipe: Path) -> None:
     ("changed", "ranks", "field"),
     [
         ({"train__auxiliary": "0.1"}, RanksSettings(2, 1), "train.auxiliary is 0.1"),
-        ({"train__optimizer": '"muon"'}, RanksSettings(1, 2), "train.optimizer is muon"),
-        ({"train__optimizer": '"muon"'}, RanksSettings(2, shard=2), "train.optimizer is muon, which .* data=2 tensor=1 shard=2 cannot"),
         ({}, RanksSettings(2, 1), "watch is"),
     ],
 )

@@ -15,7 +15,7 @@ from pellucid.counting.ranks import Split
 from pellucid.counting.training_ranks import TrainingGrid, of_rank
 from pellucid.distributed import Ranks, number
 from pellucid.sharding import split
-from pellucid.training.loop import moments_of
+from pellucid.training.loop import Differentiated, TrainingRun, moments_of
 from pellucid.training.objectives import Document
 from rank_grids import Measured, config
 from tiny import tiny
@@ -35,8 +35,15 @@ LENGTH = 9  # of each document
 
 
 @contextmanager
-def sent_by(ranks: Ranks) -> Iterator[Counter[str]]:
-    """Record the bytes that this rank sends inside, by a ring of each group: to data ranks, and to those that share a model with it."""
+def sent_by(ranks: Ranks, run: TrainingRun) -> Iterator[Counter[str]]:
+    """Record the bytes that this rank sends in a step, by a ring of each group: to data ranks, and to those that share a model with it."""
+    update, updating = run.update, list[bool]()
+
+    def updated(given: Differentiated) -> dict[str, Any]:
+        updating.append(True)
+        return update(given)
+
+    run.update = updated  # type: ignore[method-assign]
     sent, own = Counter[str](), {name: getattr(dist, name) for name in KINDS if hasattr(dist, name)}
 
     def recorded(name: str) -> Any:
@@ -46,6 +53,7 @@ def sent_by(ranks: Ranks) -> Iterator[Counter[str]]:
             if x.is_floating_point() and x.numel() >= FEW:
                 n = dist.get_world_size(group) if isinstance(group, dist.ProcessGroup) else ranks.shard
                 kind = in_a_model(x) if name == "all_reduce" and group is ranks.model_group else KINDS[name]
+                kind = "matrices" if kind == "logits" and updating else kind
                 sent[kind] += 2 * (n - 1) * x.nbytes // n if name == "all_reduce" else (n - 1) * x.nbytes
             return own[name](*args, **how)
 
@@ -68,7 +76,13 @@ def in_a_model(x: torch.Tensor) -> str:
 
 
 def billed(
-    family: str, ranks: Ranks, root: Path, dtype: str = "float32", recompute: bool = False, change: Change | None = None
+    family: str,
+    ranks: Ranks,
+    root: Path,
+    dtype: str = "float32",
+    recompute: bool = False,
+    change: Change | None = None,
+    optimizer: str = "adamw",
 ) -> Measured:
     """Take one step of two forwards on each data rank; return by name what `count` says of a rank, and what this one held and sent.
 
@@ -78,13 +92,14 @@ def billed(
     model = tiny(cfg, torch.float32)
     sharding = split(model, ranks, None if dtype == "float32" else getattr(torch, dtype))
     sharding = sharding if change is None else change(model, sharding)
-    run = run_of(model, root / f"billed-{family}-{ranks}-{number()}", sharding, batch=rows, micro=2, dtype=dtype, recompute=recompute)
+    how: Any = {"batch": rows, "micro": 2, "dtype": dtype, "recompute": recompute, "optimizer": optimizer}
+    run = run_of(model, root / f"billed-{family}-{ranks}-{number()}", sharding, **how)
     run.documents = [Document([], [1 + i % 90] * LENGTH) for i in range(rows)]
-    with sent_by(ranks) as sent:
+    with sent_by(ranks, run) as sent:
         run.one(list(range(rows)))
     of_setting = dict.fromkeys(("weights", "activations", "cache"), "float32")
     bill = counted(cfg, family, family, Setting(context=run.batches(list(range(rows)))[0].inputs[0].numel() // 2, batch=2, **of_setting))
-    grid = TrainingGrid(Split(tp=ranks.tensor, experts=ranks.expert), ranks.data, ranks.shard, 2, recompute)
+    grid = TrainingGrid(Split(tp=ranks.tensor, experts=ranks.expert), ranks.data, ranks.shard, 2, recompute, optimizer == "muon")
     counts = {name: int(n) for name, n in of_rank(bill, grid, narrow=None if dtype == "float32" else 2).items()}
     own_bytes = {
         "weights": sum(p.nbytes for p in run.weights.parameters()),

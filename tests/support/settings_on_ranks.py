@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from billed_on_ranks import billed
 from pellucid.distributed import ALONE, Ranks, join, number
 from pellucid.nn.transformer import cast
-from pellucid.sharding import split
+from pellucid.sharding import Sharding, split
 from pellucid.training import not_finite
 from pellucid.training.aim import criterion_of
 from pellucid.training.criterion import CrossEntropy, Judged
@@ -64,11 +65,11 @@ class Curve:
         return max(*logs, *(far(t, other.weights[path]) for path, t in self.weights.items()))
 
 
-def of_settings(root: Path, name: str, **how: Any) -> Measured:
+def of_settings(root: Path, name: str, grids: Sequence[tuple[int, ...]] = (*THREE, SHARDED), **how: Any) -> Measured:
     """Compare a family of experts on each kind of ranks with one rank, with settings of its own."""
     out: Measured = {}
     alone = Curve(run_of(tiny(config("qwen3_moe")), root / f"{name}-alone-{number()}", **how))
-    for sizes in (*THREE, SHARDED):
+    for sizes in grids:
         ranks = join(*sizes, patience=PATIENCE)
         model = tiny(config("qwen3_moe"))
         run = run_of(model, root / f"{name}-{ranks}", split(model, ranks), **how)
@@ -76,6 +77,15 @@ def of_settings(root: Path, name: str, **how: Any) -> Measured:
         curve = Curve(run)
         out[str(ranks)] = {"far": alone.far(curve), "skipped": [e["step"] for e in curve.log if "skipped" in e]}
     return out
+
+
+def muon(root: Path) -> Measured:
+    """Compare Muon on each kind of ranks with one rank. mutants: how far off it is if each makes its own part of a matrix orthogonal."""
+    out = of_settings(root, "muon", optimizer="muon")
+    divides, Sharding.divides_matrices = Sharding.divides_matrices, lambda *of: False  # type: ignore[method-assign]
+    mutants = of_settings(root, "parts", (THREE[1], SHARDED), optimizer="muon")
+    Sharding.divides_matrices = divides  # type: ignore[method-assign]
+    return out | {"mutants": [got["far"] for got in mutants.values()]}
 
 
 def disagreeing() -> Measured:
@@ -243,6 +253,8 @@ def bills(root: Path) -> Measured:
                 out[f"{family} {ranks}"] = billed(family, ranks, root)
                 if ranks.sharing > 1:
                     out[f"{family} {ranks} again"] = billed(family, ranks, root, recompute=True)
+        if ranks.expert == 1:
+            out[f"muon {ranks}"] = billed("deepseek_v3", ranks, root, optimizer="muon")
     tensor = join(*THREE[1], patience=PATIENCE)
     mutant = billed("llama", tensor, root, change=unshared(".attn"))["shared"]
     return out | {"bfloat16": billed("llama", ranks, root, "bfloat16")} | {"mutant": mutant}
@@ -295,6 +307,7 @@ def settings(root: Path) -> Measured:
     return {
         "recompute": of_settings(root, "recompute", recompute=True, micro=2),
         "skip": of_settings(root, "skip", micro=1, **skipping),
+        "muon": muon(root),
         "disagreeing": disagreeing(),
         "first loss": taken(run_of(tiny(config("qwen3_moe")), root / f"first-{number()}", micro=1), 1)[0]["loss"],
         "narrow": narrow(root),

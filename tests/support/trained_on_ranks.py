@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pellucid.checkpoint.fill import targets
 from pellucid.distributed import ExpertRanks, Ranks, join, number, started
-from pellucid.sharding import Sharding, split
-from pellucid.training.loop import UNSPLIT, TrainingRun, feed, moments_of
+from pellucid.sharding import UNSPLIT, Sharding, split
+from pellucid.training.loop import TrainingRun, feed, moments_of
 from pellucid.training.objectives import Causal, Document
 from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, SHARDED, Measured, config
 from tiny import far, tiny

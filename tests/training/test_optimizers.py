@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder
+from pellucid.sharding import UNSPLIT
 from pellucid.training import optimizers
 from pellucid.training.optimizers import COEFFICIENTS, TURNS, Muon, optimizer, orthogonal
 from pellucid.training.why import why_moved
@@ -45,7 +46,7 @@ def test_steps_are_those_of_torch() -> None:
     draw = torch.Generator().manual_seed(3)
     first = torch.randn(12, 20, generator=draw)
     own, other = (nn.Parameter(first.clone()) for _ in range(2))
-    muon = Muon([{"params": [own], "weight_decay": 0.1, "muon": True, "momentum": 0.95}], lr=0.02)
+    muon = Muon([{"params": [own], "weight_decay": 0.1, "muon": True, "momentum": 0.95}], {own: "layers.0.q"}, UNSPLIT, lr=0.02)
     judge = torch.optim.Muon([other], lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     for _ in range(5):
         own.grad = torch.randn(12, 20, generator=draw)

@@ -13,6 +13,8 @@ Ranks that share a model add up in a ring what each of them made of a row, and i
     logits     each rank's part of the vocabulary, gathered for every row
     partial    once a step, the gradients of weights that each rank uses for its own heads or neurons, as q_norm
 
+Muon keeps one moment of a matrix, not two, and needs it complete: `matrices` is what a rank sends to gather its parts, once a step.
+
 Numbers of a loss, of a norm and of what ranks agree on are not counted: a few bytes each.
 """
 
@@ -39,7 +41,7 @@ NORMED_AFTER = ("post", "sandwich", "after")  # orders in which a norm reads wha
 class TrainingGrid:
     """The ranks of a run. split: of those that share a model.  data: ranks with other documents.  shard: those of them with one copy.
 
-    forwards: of a step on one data rank.  recompute: blocks run again in the backward pass.
+    forwards: of a step on one data rank.  recompute: blocks run again in the backward pass.  muon: matrices of layers are Muon's.
     """
 
     split: Split = ONE
@@ -47,14 +49,20 @@ class TrainingGrid:
     shard: int = 1
     forwards: int = 1
     recompute: bool = False
+    muon: bool = False
 
 
 class RankWeight(NamedTuple):
-    """The numbers that the first rank has of one weight, as many as any. inside: of a block.  partial: see `used_in_part`."""
+    """The numbers that the first rank has of one weight, as many as any. inside: of a block.  partial: see `used_in_part`.
+
+    single: of one moment.  gathered: the numbers that it sends, so that the ranks have the complete matrix.
+    """
 
     numbers: int
     inside: bool
     partial: bool
+    single: bool
+    gathered: int
 
 
 def rank_weights(bill: Bill, g: TrainingGrid) -> Iterator[RankWeight]:
@@ -70,8 +78,27 @@ def rank_weights(bill: Bill, g: TrainingGrid) -> Iterator[RankWeight]:
         partial = (
             partial and not on_every_rank(bill, c.path) and used_in_part(c.path, c.weight.dims, c.part == "experts" and g.split.experts > 1)
         )
+        single = g.muon and orthogonalised(c.path, len(shape))
+        gathered = gathered_matrix(shape, c.weight.shape, g) if single else 0
         for _ in range(rank.copies(c.path, c.times)):
-            yield RankWeight(own, PLACE.fullmatch(c.path) is not None, partial)
+            yield RankWeight(own, PLACE.fullmatch(c.path) is not None, partial, single, gathered)
+
+
+def orthogonalised(path: str, ndim: int) -> bool:
+    """Return whether Muon changes a parameter: a matrix of a layer, or a stack of these."""
+    return "layers." in path and ndim >= 2 and "bias" not in path
+
+
+def gathered_matrix(shape: tuple[int, ...], whole: tuple[int, ...], g: TrainingGrid) -> int:
+    """Return the numbers that a rank sends to gather a matrix, or a stack. shape: of a model rank's part of `whole`.
+
+    0 where a rank has complete matrices, or some of a stack. A ring of data ranks gathers the rows, then one of a model's ranks the rest.
+    """
+    rows = g.shard > 1 and len(shape) == 2
+    if not rows and shape[-2:] == whole[-2:]:
+        return 0
+    of_model = (max(g.split.tp, g.split.experts) - 1) * prod(shape) if shape != whole else 0
+    return (g.shard - 1) * ceil(shape[0] / g.shard) * prod(shape[1:]) + of_model
 
 
 def of_rank(bill: Bill, g: TrainingGrid, size: int = 4, narrow: int | None = None) -> dict[str, Number]:
@@ -87,6 +114,8 @@ def of_rank(bill: Bill, g: TrainingGrid, size: int = 4, narrow: int | None = Non
         "gradients": Number(own * size, "own·b", f"{own:,}·{size}"),
         "moments": Number(2 * own * size, "2·own·b", f"2·{own:,}·{size}"),
     }
+    if single := sum(p.numbers for p in parts if p.single):
+        out["moments"] = Number((2 * own - single) * size, "2·own·b − M·b", f"2·{own:,}·{size} − {single:,}·{size}")
     sent, each = {}, narrow or size
     if n == 1 and each < size:
         out |= {"weights": Number(own * each, "own·b", f"{own:,}·{each}"), "master": Number(own * size, "own·b", f"{own:,}·{size}")}
@@ -100,6 +129,8 @@ def of_rank(bill: Bill, g: TrainingGrid, size: int = 4, narrow: int | None = Non
     sent |= dict(between_ranks_of_a_model(bill, g, each, sum(p.numbers for p in parts if p.partial) * size))
     if (copies := g.data // n) > 1:
         sent["added_up"] = Number(2 * (copies - 1) * own * size // copies, "2·(n−1)/n·own·b", f"2·{copies - 1}/{copies}·{own:,}·{size}")
+    if gathered := sum(p.gathered for p in parts):
+        sent["matrices"] = Number(gathered * size, "Σ (n−1)·parts·b", f"{gathered:,}·{size}")
     if sent:
         out |= sent | {"sent": total((name, 1, number) for name, number in sent.items())}
     return out

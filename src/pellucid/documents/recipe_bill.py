@@ -16,7 +16,7 @@ from pellucid.counting.number import Number
 from pellucid.counting.ranks import Split
 from pellucid.counting.training_extra import at_least
 from pellucid.counting.training_memory import Way, training
-from pellucid.counting.training_ranks import TrainingGrid, of_rank
+from pellucid.counting.training_ranks import TrainingGrid, of_rank, orthogonalised
 from pellucid.documents.aim_bill import extra_of, longest_text
 from pellucid.documents.count import Scenario, device_of, document
 from pellucid.errors import PellucidError, UseError
@@ -24,7 +24,6 @@ from pellucid.families import understand
 from pellucid.families.family import Family
 from pellucid.messages import say
 from pellucid.nn.transformer import build
-from pellucid.training.optimizers import orthogonalised
 from pellucid.training.pipeline import tokenizer_table
 from pellucid.training.recipe import ONE_PROCESS, Recipe, read_recipe
 from pellucid.training.recipe_tables import PreferSettings, RanksSettings, RewardSettings
@@ -76,7 +75,7 @@ class RecipeBill:
             return {}
         split = Split(tp=r.tensor, experts=r.expert)
         narrow = int(BYTES[self.bill.setting.activations])
-        grid = TrainingGrid(split, r.data, r.shard, -(-self.forwards // r.data), self.way.recompute)
+        grid = TrainingGrid(split, r.data, r.shard, -(-self.forwards // r.data), self.way.recompute, self.way.single > 0)
         return of_rank(self.bill, grid, at_least(narrow), narrow)
 
     def document(self) -> dict[str, Any]:

@@ -40,7 +40,8 @@ RANK = {
     "weights": "count.train.weights", "gradients": "count.train.gradients", "moments": "count.train.moments",
     "master": "count.train.master", "gathered": "count.recipe.gathered", "scattered": "count.recipe.scattered",
     "added_up": "count.recipe.added_up", "summed": "count.recipe.summed", "shared": "count.recipe.shared",
-    "logits": "count.recipe.logits", "partial": "count.recipe.partial", "sent": "count.recipe.sent",
+    "logits": "count.recipe.logits", "partial": "count.recipe.partial",
+    "matrices": "count.recipe.matrices", "sent": "count.recipe.sent",
 }  # fmt: skip
 PHASES = {"prefill": "count.prefill", "decode": "count.decode"}
 COLUMNS = [Column(), Column(">"), Column(style="dim")]

@@ -21,7 +21,7 @@ from pellucid.checkpoint.disk import read_whole, reason, replacing, sync
 from pellucid.errors import NotFiniteError, TrainError
 from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, EncoderDecoder
-from pellucid.sharding import Sharding
+from pellucid.sharding import UNSPLIT, Sharding
 from pellucid.training.balance import Balance, balance_of
 from pellucid.training.criterion import Criterion, CrossEntropy, Figures, StepPart, added, losses, targets_in
 from pellucid.training.dropout import Dropout
@@ -39,7 +39,6 @@ from pellucid.training.text_rows import TrainingRows
 from pellucid.training.trained_weights import weights_of
 
 NEW: Mapping[str, Any] = {}  # of a model with first weights
-UNSPLIT = Sharding()
 LOG_BYTES = 1 << 32
 LOG_ONLY = {"documents", "seconds", "rewards"}
 """Fields of a log line that progress does not show."""
@@ -122,7 +121,7 @@ class TrainingRun:
         self.sharding, self.ranks = sharding, sharding.ranks
         self.balance, self.dropout = balance_of(model, s), Dropout(model, s.seed)
         self.weights, self.recompute = weights_of(model, s, sharding), Recompute(model, s.recompute)
-        self.optimizer, self.step, self.tokens = optimizer(self.weights, s), 0, 0
+        self.optimizer, self.step, self.tokens = optimizer(self.weights, s, sharding), 0, 0
         self.saves = SaveThread()
         self.skipped = 0  # steps in a row, up to the last one, that changed nothing
         self.names_broken = True  # that an error names the first broken tensor, for which the step runs again

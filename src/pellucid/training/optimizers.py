@@ -5,17 +5,21 @@
 
 O(u) is u with its singular values near 1, by five steps of a polynomial (K. Jordan 2024); the factor gives a step the size of AdamW's, so
 that one learning rate serves both (arXiv 2502.16982). It is computed in the dtype of the weights.
+
+O needs complete matrices. Ranks that have parts of one gather u, each computes O(u), and takes its own part of it; m stays divided.
 """
 
 import inspect
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from pellucid.counting.training_ranks import orthogonalised
+from pellucid.sharding import UNSPLIT, Sharding
 from pellucid.training.recipe import TrainSettings
 from pellucid.watching.meta import untrace
 
@@ -38,7 +42,11 @@ class AdamW(torch.optim.AdamW):
 
 
 class Muon(AdamW):
-    """Muon for the groups that say so, AdamW for the others."""
+    """Muon for the groups that say so, AdamW for the others. paths: of its matrices.  sharding: of them over ranks."""
+
+    def __init__(self, groups: list[dict[str, Any]], paths: Mapping[Tensor, str], sharding: Sharding, **how: Any) -> None:
+        super().__init__(groups, **how)
+        self.paths, self.sharding = paths, sharding
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -53,12 +61,17 @@ class Muon(AdamW):
         return loss
 
     def take(self, p: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Take Muon's step on one matrix, or on each of a stack [E out in]."""
+        """Take Muon's step on one matrix, or on each of a stack [E out in]; on this rank's part of what is divided over ranks."""
         state, mu, rate = self.state[p], group["momentum"], group["lr"]
         m = state.setdefault("momentum", torch.zeros_like(p))
         m.lerp_(gradient, 1 - mu)
+        u, path = gradient.lerp(m, mu), self.paths[p]
+        divided = self.sharding.divides_matrices(path, u.ndim)
+        if divided:
+            u = self.sharding.joined(path, u)
+        o = orthogonal(u)
         p.mul_(1 - rate * group["weight_decay"])
-        p.add_(orthogonal(gradient.lerp(m, mu)), alpha=-rate * SIZE * math.sqrt(max(p.shape[-2:])))
+        p.add_(self.sharding.part(path, o) if divided else o, alpha=-rate * SIZE * math.sqrt(max(u.shape[-2:])))
 
 
 def orthogonal(u: Tensor) -> Tensor:
@@ -72,11 +85,6 @@ def orthogonal(u: Tensor) -> Tensor:
     return x.mT if u.shape[-2] > u.shape[-1] else x
 
 
-def orthogonalised(path: str, ndim: int) -> bool:
-    """Return whether Muon changes a parameter: a matrix of a layer, or a stack of these."""
-    return "layers." in path and ndim >= 2 and "bias" not in path
-
-
 class Named(Protocol):
     """Parameters by path: a model's, or master weights."""
 
@@ -84,13 +92,15 @@ class Named(Protocol):
         """Yield each with its path."""
 
 
-def optimizer(model: Named, s: TrainSettings) -> AdamW:
-    """Return the optimizer of what trains in a model; matrices decay, norms and biases do not."""
+def optimizer(model: Named, s: TrainSettings, sharding: Sharding = UNSPLIT) -> AdamW:
+    """Return the optimizer of what trains in a model; matrices decay, norms and biases do not. sharding: of its weights over ranks."""
     trained = {path: p for path, p in model.named_parameters() if p.requires_grad}
     matrices = {path: p for path, p in trained.items() if s.optimizer == "muon" and orthogonalised(path, p.ndim)}
     decays = [p for path, p in trained.items() if p.ndim >= 2 and path not in matrices]
     stays = [p for p in trained.values() if p.ndim < 2]
     groups: list[dict[str, Any]] = [{"params": decays, "weight_decay": s.weight_decay}, {"params": stays, "weight_decay": 0.0}]
-    if matrices:
-        groups.append({"params": list(matrices.values()), "weight_decay": s.weight_decay, "muon": True, "momentum": s.momentum})
-    return (Muon if matrices else AdamW)(groups, lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=1e-8)
+    how: dict[str, Any] = {"lr": s.learning_rate, "betas": (s.beta1, s.beta2), "eps": 1e-8}
+    if not matrices:
+        return AdamW(groups, **how)
+    groups.append({"params": list(matrices.values()), "weight_decay": s.weight_decay, "muon": True, "momentum": s.momentum})
+    return Muon(groups, {p: path for path, p in matrices.items()}, sharding, **how)

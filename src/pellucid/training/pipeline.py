@@ -141,7 +141,6 @@ def check_ranks(recipe: Recipe) -> None:
         "objective": (several and recipe.objective == "reward", recipe.objective),
         "watch": (several and recipe.watch is not None, "…"),
         "train.auxiliary": (r.data > 1 and s.auxiliary > 0, s.auxiliary),  # of each forward's loads, which are those of other documents
-        "train.optimizer": (max(r.tensor, r.shard) > 1 and s.optimizer != "adamw", s.optimizer),  # Muon needs complete matrices
         "adapter.dropout": (r.data > 1 and recipe.adapter is not None and recipe.adapter.dropout > 0, "…"),  # drawn by micro-batch
         "eval.quiz": (several and recipe.evaluate is not None and recipe.evaluate.quiz > 0, "…"),
     }
