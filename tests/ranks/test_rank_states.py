@@ -11,6 +11,8 @@ import pytest
 from pellucid.errors import RankError
 from rank_grids import FULL, Measured
 
+pytestmark = pytest.mark.timeout(1800 if FULL else 300)  # seconds: a full run kills 180 times and takes each run up again
+
 
 @pytest.fixture
 def got(measured: Callable[[str, int], Measured]) -> Measured:

@@ -96,7 +96,7 @@ SHARED = [
 ]
 
 
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", [*SHARED, "qwen3_next data=1 tensor=2"])
 @pytest.mark.quick(2)
 def test_a_trace_of_two_ranks_is_that_of_one(measured: Callable[[str, int], Measured], name: str) -> None:
     """Every record with its shape, its rows, its value, its op, operands, weights and FLOPs, of a prompt and a token."""
@@ -107,7 +107,8 @@ def test_a_trace_of_two_ranks_is_that_of_one(measured: Callable[[str, int], Meas
 @pytest.mark.parametrize("name", SHARED)
 def test_texts_of_two_ranks_are_those_of_one(measured: Callable[[str, int], Measured], name: str) -> None:
     """Greedy and sampled, several at once, with preemption, and again from the prefix cache."""
-    assert measured("traced", 2)[f"{name} texts"]
+    got = measured("traced", 2)[f"{name} texts"]
+    assert got["equal"] and got["preempted"] > 2 and got["from the cache"] > 20
 
 
 def test_rows_in_another_order_are_seen(measured: Callable[[str, int], Measured]) -> None:
