@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -51,10 +52,56 @@ def test_our_server_agrees(address: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_another_model_is_seen(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, document = verified(capsys, OTHER, "--server", address, "--prompt", "The capital of France is Paris.")
     assert code == 1 and document["agrees"] is False and document["first"] is not None
-    scored = verify_server.scored
-    with swapped(verify_server, "scored", lambda *a: [value + 0.2 for value in scored(*a)]):
+    answered = verify_server.answered
+    with swapped(verify_server, "answered", lambda *a: [{id: x + 0.2 for id, x in of.items()} for of in answered(*a)]):
         assert main(["verify", MODEL, "--server", address]) == 1
     assert "first difference: text 0, position 1" in capsys.readouterr().out
+
+
+@pytest.fixture
+def without_echo(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let our server's answers be those of llama-server, which scores no prompt and gives ids. Returns the lengths of the prompts asked."""
+    fetched, asked = verify_server.fetched, list[int]()
+    vocabulary = {piece.text: piece.id for piece in load(MODEL).tokenizer.pieces(range(load(MODEL).config.vocab))}
+
+    def llama(address: str, path: str, body: dict[str, object] | None = None) -> dict[str, object]:
+        if body is None:
+            return fetched(address, path)
+        asked.append(len(body["prompt"]))  # type: ignore[arg-type]
+        if len(asked) in (1, 4):
+            return {"choices": [{"logprobs": None}]}  # of a token that is a part of a character
+        got = fetched(address, path, {name: value for name, value in body.items() if name != "echo"})
+        tops = got["choices"][0]["logprobs"]["top_logprobs"][0]
+        rows = [{"id": vocabulary[text], "token": text, "logprob": x} for text, x in tops.items() if text in vocabulary]
+        return got | {"choices": [{"logprobs": {"content": [{"top_logprobs": rows}]}}]}
+
+    monkeypatch.setattr(verify_server, "fetched", llama)
+    return asked
+
+
+def test_a_server_without_echo(address: str, without_echo: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each prefix is asked for its likeliest ids. Seen: a model of other weights, and answers that are those of a prefix before."""
+    given = ("--server", address, "--prompt", "The capital of France is Paris.")
+    code, document = verified(capsys, MODEL, *given, "--tolerance", "1e-3")
+    assert code == 0 and len(without_echo) > 5 and without_echo[1:] == [*range(1, without_echo[0])]
+    assert float(str(document["tokens"])) > 4 * len(without_echo[1:])
+    assert verified(capsys, OTHER, *given, "--served", MODEL)[0] == 1
+    likeliest, before = verify_server.likeliest, list[dict[int, float]]()
+
+    def late(*of: object) -> dict[int, float]:
+        before.append(likeliest(*of))  # type: ignore[arg-type]
+        return before[max(0, len(before) - 2)]
+
+    with swapped(verify_server, "likeliest", late):
+        assert verified(capsys, MODEL, *given)[0] == 1
+
+
+def test_a_quantised_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its kernels round what they multiply by, so it is computed in float32 beside its server; in float64 it is up to 0.1 off."""
+    load(MODEL, quant="int8").save(tmp_path / "int8")
+    with on_a_socket(load(tmp_path / "int8"), key=KEY) as (address, _):
+        code, document = verified(capsys, str(tmp_path / "int8"), "--server", address, "--tolerance", "1e-3")
+        assert code == 0 and document["dtype"] == "float32"
 
 
 @contextmanager
@@ -96,6 +143,10 @@ LISTED = b'{"data": [{"id": "m", "owned_by": "llamacpp"}]}'
         ({"models": b'{"data": []}'}, "lists no models"),
         ({"models": LISTED, "completions": b'{"choices": [{"text": "a"}]}'}, "echo with logprobs"),
         ({"models": LISTED, "completions": b'{"choices": [{"logprobs": {"token_logprobs": [null, -1.0]}}]}'}, "echo with logprobs"),
+        (
+            {"models": LISTED, "completions": b'{"choices": [{"logprobs": {"content": [{"top_logprobs": [{"token": "a"}]}]}}]}'},
+            "the ids of",
+        ),
         ({"models": LISTED}, "404"),
     ],
 )

@@ -1,6 +1,8 @@
 """The comparison of a folder with a server of it: log-probabilities of the same ids over /v1/completions, beside ours.
 
 {"prompt": ids, "max_tokens": 1, "echo": true, "logprobs": 1}    as evaluation programs ask; vLLM and `pellucid serve` answer it
+{"prompt": ids[:n], "max_tokens": 1, "logprobs": 5}              for each n, of a server without echo that gives ids, as llama-server does:
+                                                                 the likeliest ids after each prefix are compared
 """
 
 import json
@@ -17,9 +19,11 @@ from pellucid.analysis.verify import inputs
 from pellucid.api.model import DTYPES, load
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Encoder, EncoderDecoder
+from pellucid.ops.sampling.stages import logprobs
 
 TOLERANCE = 0.05  # of a log-probability; a server in bfloat16 is within it
 PATIENCE, LARGEST = 120.0, 50_000_000  # seconds of one answer, and bytes
+LIKELIEST = 5  # ids after each prefix
 KEYS = ("PELLUCID_API_KEY", "OPENAI_API_KEY")
 
 
@@ -58,13 +62,20 @@ class ServerReport:
 
 
 def verify_server(
-    name: str | Path, server: str, served: str | None, dtype: str, prompt: str | None, tolerance: float = TOLERANCE, device: str = "cpu"
+    name: str | Path,
+    server: str,
+    served: str | None,
+    dtype: str | None,
+    prompt: str | None,
+    tolerance: float = TOLERANCE,
+    device: str = "cpu",
 ) -> ServerReport:
     """Compare a folder's log-probabilities with those of a server's model, by default its first.
 
+    dtype: by default float64, or float32 of a quantised model, whose kernels round what they multiply by.
     prompt: a text; by default seeded random ids.  Raises a UseError for a server that does not answer, or not with log-probabilities.
     """
-    if dtype not in DTYPES:
+    if dtype not in (None, *DTYPES):
         raise UseError("model.dtype", found=dtype, allowed=", ".join(DTYPES))
     address = server.rstrip("/").removesuffix("/v1")
     models = fetched(address, "/v1/models").get("data")
@@ -74,34 +85,56 @@ def verify_server(
     if served is not None and served not in names:
         raise UseError("verify.server.model", server=address, found=served, known=", ".join(names))
     entry = models[0] if served is None else models[names.index(served)]
-    model = load(name, dtype=DTYPES[dtype], device=device)
+    model = load(name, dtype=DTYPES[dtype or "float64"], device=device)
+    if dtype is None and model.quant:
+        model = load(name, dtype=torch.float32, device=device)
     if isinstance(model.module, Encoder | EncoderDecoder):
         raise UseError("verify.server.kind", model=name)
     (ids,) = inputs(model, prompt)
     ids = ids[:, : (model.config.positions or ids.shape[1] + 1) - 1].to(model.device)  # the server adds one token
     with torch.no_grad():
-        ours = model.logprobs(ids).tolist()
+        ours = logprobs(model(ids, prefix=0 if model.config.prefix else None))
     gaps = list[TokenGap]()
     for text, (row, mine) in enumerate(zip(ids.tolist(), ours, strict=True)):
-        other = scored(address, str(entry["id"]), row)
-        gaps += [TokenGap(text, i + 1, row[i + 1], a, b) for i, (a, b) in enumerate(zip(mine, other, strict=True))]
+        for i, others in enumerate(answered(address, str(entry["id"]), row, model.config.vocab)):
+            gaps += [TokenGap(text, i + 1, id, float(mine[i, id]), theirs) for id, theirs in others.items()]
     sizes = [gap.size for gap in gaps]
     first = next((gap for gap in gaps if not gap.size <= tolerance), None)
     mean, engine = sum(sizes) / len(sizes), engine_of(address, entry)
-    return ServerReport(str(name), address, engine, str(entry["id"]), dtype, tolerance, len(gaps), max(sizes), mean, first)
+    computed = str(model.dtype).removeprefix("torch.")
+    return ServerReport(str(name), address, engine, str(entry["id"]), computed, tolerance, len(gaps), max(sizes), mean, first)
 
 
-def scored(address: str, model: str, ids: list[int]) -> list[float]:
-    """Return a server's log-probability of each id after the first."""
-    body = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
-    answer = fetched(address, "/v1/completions", body)
+def answered(address: str, model: str, ids: list[int], vocab: int) -> list[dict[int, float]]:
+    """Return a server's log-probabilities after each prefix of `ids` but the whole, by id: of the next one, or of the likeliest."""
+    asked = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0, "logprobs": 1}
     try:
-        values = answer["choices"][0]["logprobs"]["token_logprobs"][1 : len(ids)]
-        if len(values) != len(ids) - 1:
-            raise ValueError(len(values))
-        return [float(value) for value in values]
+        first = written(address, asked | {"echo": True})
+        if "token_logprobs" not in first:
+            tops = [likeliest(written(address, asked | {"prompt": ids[:n], "logprobs": LIKELIEST}), vocab) for n in range(1, len(ids))]
+            if not any(tops):
+                raise ValueError(tops)
+            return tops
+        return [{id: float(value)} for id, value in zip(ids[1:], first["token_logprobs"][1 : len(ids)], strict=True)]
     except (KeyError, IndexError, TypeError, ValueError):
         raise UseError("verify.server.logprobs", server=address, model=model) from None
+
+
+def written(address: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return what a server says of the log-probabilities of its answer; {} for null, as of a token that is a part of a character."""
+    of: dict[str, Any] | None = fetched(address, "/v1/completions", body)["choices"][0]["logprobs"]
+    return of or {}
+
+
+def likeliest(of: dict[str, Any], vocab: int) -> dict[int, float]:
+    """Return the log-probabilities of the likeliest ids of the token that a server wrote; {} where it says nothing of it.
+
+    A ValueError for an id that the model does not have.
+    """
+    values = {int(one["id"]): float(one["logprob"]) for token in of.get("content") or () for one in token["top_logprobs"]}
+    if not all(0 <= id < vocab for id in values):
+        raise ValueError(values)
+    return values
 
 
 def engine_of(address: str, entry: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ def add(app: typer.Typer) -> None:
         ctx: typer.Context,
         model: Annotated[str, typer.Argument(metavar="MODEL", help=say("option.model"))],
         against: Annotated[str | None, typer.Option("--against", metavar="MODEL", help=say("verify.help.against"))] = None,
-        dtype: Annotated[str, options.dtype()] = "float64",
+        dtype: Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=say("verify.help.dtype"))] = None,
         device: Annotated[str, options.device()] = "cpu",
         prompt: Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help=say("verify.help.prompt"))] = None,
         everything: Annotated[bool, typer.Option("--all", help=say("verify.help.all"))] = False,
@@ -44,6 +44,7 @@ def add(app: typer.Typer) -> None:
         from pellucid.analysis.verify import verify as verified
         from pellucid.documents.number import finite
 
+        dtype = dtype or "float64"
         report = verified(model, against, dtype, prompt, options.numbers(device))
         first = report.first
         first_json = (
@@ -73,7 +74,7 @@ def of_server(
     model: str,
     server: str,
     served: str | None,
-    dtype: str,
+    dtype: str | None,
     prompt: str | None,
     tolerance: float | None,
     device: str,
