@@ -326,9 +326,12 @@ def join(data: int, tensor: int, expert: int = 1, shard: int = 1, patience: time
     return Ranks(data, tensor, expert, number() // sharing, number() % sharing, *groups, *shards)
 
 
-def leave() -> None:
-    """End the exchanges when every rank is here: a process that ends while its threads listen to another may be aborted."""
+def leave(patience: timedelta = PATIENCE) -> None:
+    """End the exchanges when every rank is here: a process that ends while its threads listen to another may be aborted.
+
+    patience: of the first rank, which has most to do and is the last to come. The others wait as long as it writes.
+    """
     if dist.is_initialized():
         with exchange():
-            dist.monitored_barrier(timeout=PREPARATION)
+            dist.monitored_barrier(timeout=PREPARATION if number() else patience)
             dist.destroy_process_group()

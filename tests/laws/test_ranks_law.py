@@ -1,4 +1,6 @@
-"""Several ranks run on torch.distributed and torchrun alone: three modules speak to them, and none has a transport of its own for it."""
+"""Several ranks run on torch.distributed and torchrun alone: three modules speak to them, none has a transport of its own for it, and all
+sockets of the package are the server's.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -11,30 +13,33 @@ from test_structure import PACKAGE, ROOT, imports, sources
 
 EXCHANGES = {"distributed.py", "signs_of_life.py", "data_shards.py"}  # the modules that import torch.distributed
 OF_RANKS = {*EXCHANGES, "launched.py", "sharding.py"}
-TRANSPORT = {
+ANYWHERE = {
     "socket",
     "socketserver",
-    "asyncio",
     "selectors",
     "ssl",
-    "http",
     "multiprocessing",
-    "subprocess",
-    "concurrent",
-    "mmap",
-    "ctypes",
+    "xmlrpc",
+    "zmq",
+    "mpi4py",
+    "ray",
+    "accelerate",
+    "deepspeed",
+    "lightning",
 }
-TRANSPORT |= {"xmlrpc", "zmq", "mpi4py", "ray", "accelerate", "deepspeed", "lightning"}
+"""What no module imports but those that serve the page and OpenAI's API."""
+TRANSPORT = ANYWHERE | {"asyncio", "http", "subprocess", "concurrent", "mmap", "ctypes"}
 PICKLED = {"all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list", "send_object_list", "recv_object_list"}
 
 
 def own_transport(root: Path) -> Iterator[str]:
-    """Yield imports of torch.distributed elsewhere, of transports in the modules of ranks, and exchanges that pickle."""
+    """Yield imports of torch.distributed elsewhere, of transports in the modules of ranks and of sockets, and exchanges that pickle."""
     for path, tree in sources(root):
         for line, name, _ in imports(path, tree):
             if name.startswith("torch.distributed") and str(path) not in EXCHANGES:
                 yield f"{path}:{line}: {sorted(EXCHANGES)} alone speak to other ranks"
-            if str(path) in OF_RANKS and name.split(".")[0] in TRANSPORT:
+            library = name.removeprefix("torch.").split(".")[0]  # torch.multiprocessing is Python's
+            if library in (TRANSPORT if str(path) in OF_RANKS else set() if path.parts[0] == "server" else ANYWHERE):
                 yield f"{path}:{line}: {name} is a transport of our own"
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and node.attr in PICKLED:
@@ -50,6 +55,8 @@ def test_ranks_have_no_transport_of_their_own() -> None:
     [
         ("distributed.py", "import socket\n"),
         ("sharding.py", "from multiprocessing import Process\n"),
+        ("sharding.py", "import torch.multiprocessing\n"),
+        ("engine/engine.py", "from socket import create_connection\n"),
         ("training/loop.py", "import torch.distributed as dist\n"),
         ("distributed.py", "import torch.distributed as dist\n\ndist.all_gather_object([], 1)\n"),
     ],

@@ -49,6 +49,11 @@ def test_a_rank_that_computes_is_ended(got: Measured) -> None:
     assert got["computing"] == {"killed": [RankError.exit_code, -signal.SIGKILL], "ended": [128 + signal.SIGTERM] * 2}
 
 
+def test_a_rank_that_is_stopped_at_the_end_is_not_waited_for(got: Measured) -> None:
+    """The first rank ends by an error after its patience."""
+    assert got["leaving"]["statuses"] == [1, -signal.SIGKILL]
+
+
 def test_the_command_on_four_ranks_is_that_of_one(got: Measured) -> None:
     """`train` with `dtype = "float64"` on 2 x 2 ranks, alone, and alone from a state of the four: the same log and weights."""
     case = got["command"]

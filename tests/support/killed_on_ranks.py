@@ -213,6 +213,22 @@ def computing(root: Path) -> Measured:
     return out
 
 
+def leaving(root: Path) -> Measured:
+    """Let the second rank be stopped before it leaves. Returns the first one's status, and the second one's, which is killed at last."""
+
+    def work(rank: int, later: list[int]) -> None:
+        signs_of_life.NAMING = timedelta(seconds=0.3)
+        join(1, 2, patience=PATIENCE)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            distributed.leave(timedelta(seconds=1))
+        finally:
+            os.kill(later[0], signal.SIGKILL)
+
+    return {"statuses": forked(2, work)}
+
+
 def command(root: Path) -> Measured:
     """Run `train` in float64 on 2 x 2 ranks and on one, and go on there from a state of the four. Returns how far they are apart."""
     recipe = recipe_of(root, train__dtype='"float64"', train__clip="0.5", steps="4", batch="5", save_every="2")
@@ -243,5 +259,5 @@ def command(root: Path) -> Measured:
 
 def measure(folder: Path) -> None:
     """Measure all of these, and write them as JSON."""
-    measured = {part.__name__: part(folder) for part in (kills, narrowing, clearing, computing, command)}
+    measured = {part.__name__: part(folder) for part in (kills, narrowing, clearing, computing, leaving, command)}
     (folder / "measured.json").write_text(json.dumps(measured))
