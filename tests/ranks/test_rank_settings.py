@@ -91,6 +91,13 @@ def test_count_knows_what_a_rank_of_a_run_holds_and_sends(settings: dict[str, An
     ]
 
 
+def test_count_knows_a_data_rank_of_an_adapter(settings: dict[str, Any]) -> None:
+    """Frozen weights, A and B with their gradients and moments, and the sum of those gradients."""
+    bill = settings["adapter bill"]
+    assert bill.keys() == {"weights", "adapters", "gradients", "moments", "added_up", "sent"} and bill["sent"][0] > 0
+    assert all(counted == measured for counted, measured in bill.values()), bill
+
+
 def test_tables_that_blocks_share_are_complete_on_each_rank(settings: dict[str, Any]) -> None:
     """T5's distances, of which no block is the owner: their gradient is summed after the backward pass."""
     stacks = ("encoder", "decoder")

@@ -11,15 +11,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from billed_on_ranks import billed
+from billed_on_ranks import billed, sent_by
 from pellucid.distributed import ALONE, Ranks, join, number
+from pellucid.documents.recipe_bill import recipe_bill
 from pellucid.nn.transformer import cast
 from pellucid.sharding import Sharding, split
 from pellucid.training import not_finite
 from pellucid.training.aim import criterion_of
 from pellucid.training.criterion import CrossEntropy, Judged
 from pellucid.training.distillation import Distillation
-from pellucid.training.loop import TrainingRun, feed
+from pellucid.training.loop import TrainingRun, feed, moments_of
 from pellucid.training.objectives import Batch
 from pellucid.training.pipeline import examples, joined, prepare
 from pellucid.training.recipe import read_recipe
@@ -301,6 +302,29 @@ def adapters(root: Path) -> Measured:
     return out | {"mutant": curve.far(Curve(mutant, 5))}
 
 
+def adapter_bill(root: Path) -> Measured:
+    """Compare what `count` says of a data rank that trains an adapter with what it holds and sends in a step."""
+    ranks = join(*THREE[0], patience=PATIENCE)
+    if number() == 0:
+        text = 'name = "a"\n[model]\nfrom = "pellucid/capitals-deepseek"\n[adapter]\nrank = 2\n[ranks]\ndata = 2\n'
+        (root / "billed.toml").write_text(text + TRAINED.format(data='files = ["lines.txt"]\npack = "stream"'))
+    dist.barrier()
+    run = aimed(root, "billed", ranks)
+    cast(run.model, torch.float32)
+    with sent_by(ranks, run) as sent:
+        taken(run, 1)
+    trained = [*run.weights.parameters()]
+    held = {
+        "weights": sum(t.nbytes for t in (*run.model.parameters(), *run.model.buffers())) - sum(p.nbytes for p in trained),
+        "adapters": sum(p.nbytes for p in trained),
+        "gradients": sum(p.grad.nbytes for p in trained if p.grad is not None),
+        "moments": sum(t.nbytes for t in moments_of(run).values() if t.ndim),
+    }
+    measured = held | dict(sent) | {"sent": sum(sent.values())}
+    counts = {name: int(n) for name, n in recipe_bill(root / "billed.toml").rank().items()}
+    return {name: [counts.get(name), measured.get(name)] for name in counts | measured}
+
+
 def settings(root: Path) -> Measured:
     """Measure all of these."""
     skipping = {"on_nan": "skip", "skips": 3, "criterion": Poisoned()}
@@ -315,4 +339,5 @@ def settings(root: Path) -> Measured:
         "bills": bills(root),
         "tables": tables(),
         "adapters": adapters(root),
+        "adapter bill": adapter_bill(root),
     }

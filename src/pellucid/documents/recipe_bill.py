@@ -12,10 +12,10 @@ from pellucid.checkpoint.new_adapter import short, targeted
 from pellucid.config import Config
 from pellucid.counting import Bill
 from pellucid.counting.bill import BYTES
-from pellucid.counting.number import Number
+from pellucid.counting.number import Number, total
 from pellucid.counting.ranks import Split
 from pellucid.counting.training_extra import at_least
-from pellucid.counting.training_memory import Way, training
+from pellucid.counting.training_memory import Way, memory, training
 from pellucid.counting.training_ranks import TrainingGrid, of_rank, orthogonalised
 from pellucid.documents.aim_bill import extra_of, longest_text
 from pellucid.documents.count import Scenario, device_of, document
@@ -68,11 +68,13 @@ class RecipeBill:
     def rank(self) -> dict[str, Number]:
         """Return the bytes that one of several ranks holds of weights, gradients and moments, and sends in a step.
 
-        {} for one process, and for adapters.
+        {} for one process, and for adapters that tensor, expert or shard ranks divide.
         """
         r = self.ranks
-        if r.processes == 1 or self.way.rank is not None:
+        if r.processes == 1:
             return {}
+        if self.way.rank is not None:
+            return of_adapters(self.bill, self.way, r.data) if r.processes == r.data and r.shard == 1 else {}
         split = Split(tp=r.tensor, experts=r.expert)
         narrow = int(BYTES[self.bill.setting.activations])
         grid = TrainingGrid(split, r.data, r.shard, -(-self.forwards // r.data), self.way.recompute, self.way.single > 0)
@@ -117,6 +119,15 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
         matrices = (c for c in bill.weights if orthogonalised(c.path, len(c.weight.shape)))
         way = replace(way, single=sum(c.times * c.weight.count for c in matrices))
     return RecipeBill(bill, steps, recipe.train.batch // rows, price, way, recipe.ranks)
+
+
+def of_adapters(bill: Bill, way: Way, ranks: int) -> dict[str, Number]:
+    """Return what each of several data ranks with a complete model holds and sends, of which an adapter trains."""
+    held = memory(bill, way)
+    out = {name: held[f"memory.{name}"] for name in ("weights", "adapters", "gradients", "moments")}
+    size = int(held["memory.adapters"])
+    sent = Number(2 * (ranks - 1) * size // ranks, "2·(n−1)/n·adapters", f"2·{ranks - 1}/{ranks}·{size:,}")
+    return out | {"added_up": sent, "sent": total([("added_up", 1, sent)])}
 
 
 def require_memory(path: Path, root: Path, free: Callable[[], int | None] = free_memory) -> None:

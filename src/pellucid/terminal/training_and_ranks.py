@@ -37,10 +37,10 @@ SENT = {
     "logits": "count.ranks.logits", "total": "count.ranks.sent",
 }  # fmt: skip
 RANK = {
-    "weights": "count.train.weights", "gradients": "count.train.gradients", "moments": "count.train.moments",
-    "master": "count.train.master", "gathered": "count.recipe.gathered", "scattered": "count.recipe.scattered",
-    "added_up": "count.recipe.added_up", "summed": "count.recipe.summed", "shared": "count.recipe.shared",
-    "logits": "count.recipe.logits", "partial": "count.recipe.partial",
+    "weights": "count.train.weights", "adapters": "count.train.adapters", "gradients": "count.train.gradients",
+    "moments": "count.train.moments", "master": "count.train.master", "gathered": "count.recipe.gathered",
+    "scattered": "count.recipe.scattered", "added_up": "count.recipe.added_up", "summed": "count.recipe.summed",
+    "shared": "count.recipe.shared", "logits": "count.recipe.logits", "partial": "count.recipe.partial",
     "matrices": "count.recipe.matrices", "sent": "count.recipe.sent",
 }  # fmt: skip
 PHASES = {"prefill": "count.prefill", "decode": "count.decode"}
