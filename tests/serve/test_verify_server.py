@@ -60,15 +60,15 @@ def test_another_model_is_seen(address: str, capsys: pytest.CaptureFixture[str])
 
 @pytest.fixture
 def without_echo(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Let our server's answers be those of llama-server, which scores no prompt and gives ids. Returns the lengths of the prompts asked."""
-    fetched, asked = verify_server.fetched, list[int]()
+    """Let our server's answers be those of llama-server, which scores no prompt and gives ids. Returns the prompts' lengths."""
+    fetched, lengths = verify_server.fetched, list[int]()
     vocabulary = {piece.text: piece.id for piece in load(MODEL).tokenizer.pieces(range(load(MODEL).config.vocab))}
 
     def llama(address: str, path: str, body: dict[str, object] | None = None) -> dict[str, object]:
         if body is None:
             return fetched(address, path)
-        asked.append(len(body["prompt"]))  # type: ignore[arg-type]
-        if len(asked) in (1, 4):
+        lengths.append(len(body["prompt"]))  # type: ignore[arg-type]
+        if len(lengths) in (1, 4):
             return {"choices": [{"logprobs": None}]}  # of a token that is a part of a character
         got = fetched(address, path, {name: value for name, value in body.items() if name != "echo"})
         tops = got["choices"][0]["logprobs"]["top_logprobs"][0]
@@ -76,7 +76,7 @@ def without_echo(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return got | {"choices": [{"logprobs": {"content": [{"top_logprobs": rows}]}}]}
 
     monkeypatch.setattr(verify_server, "fetched", llama)
-    return asked
+    return lengths
 
 
 def test_a_server_without_echo(address: str, without_echo: list[int], capsys: pytest.CaptureFixture[str]) -> None:

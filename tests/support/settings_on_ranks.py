@@ -314,13 +314,13 @@ def adapter_bill(root: Path) -> Measured:
     with sent_by(ranks, run) as sent:
         taken(run, 1)
     trained = [*run.weights.parameters()]
-    held = {
+    own = {
         "weights": sum(t.nbytes for t in (*run.model.parameters(), *run.model.buffers())) - sum(p.nbytes for p in trained),
         "adapters": sum(p.nbytes for p in trained),
         "gradients": sum(p.grad.nbytes for p in trained if p.grad is not None),
         "moments": sum(t.nbytes for t in moments_of(run).values() if t.ndim),
     }
-    measured = held | dict(sent) | {"sent": sum(sent.values())}
+    measured = own | dict(sent) | {"sent": sum(sent.values())}
     counts = {name: int(n) for name, n in recipe_bill(root / "billed.toml").rank().items()}
     return {name: [counts.get(name), measured.get(name)] for name in counts | measured}
 

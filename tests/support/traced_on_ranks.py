@@ -151,8 +151,8 @@ def traced(root: Path) -> Measured:
         out[f"{label} rows"] = [s.path for s, t in pairs if s.rows is not None and (t.rows is None or not torch.equal(s.rows, t.rows))]
         out[f"{label} values"] = max(far(s.value, t.value) for s, t in pairs)
         if "/" in name:
-            *of_one, preempted, found = texts(alone)
-            out[f"{label} texts"] = {"equal": [*of_one, preempted, found] == texts(shared), "preempted": preempted, "from the cache": found}
+            *of_one, preempted, hits = texts(alone)
+            out[f"{label} texts"] = {"equal": [*of_one, preempted, hits] == texts(shared), "preempted": preempted, "from the cache": hits}
         if number() == 0:
             b.save(root / label.replace("/", "-").replace(" ", "-"))
     alone, shared = load(name, dtype="float32"), load(name, dtype="float32")

@@ -107,11 +107,11 @@ def verify_server(
 
 def answered(address: str, model: str, ids: list[int], vocab: int) -> list[dict[int, float]]:
     """Return a server's log-probabilities after each prefix of `ids` but the whole, by id: of the next one, or of the likeliest."""
-    asked = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0, "logprobs": 1}
+    body = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0, "logprobs": 1}
     try:
-        first = written(address, asked | {"echo": True})
+        first = written(address, body | {"echo": True})
         if "token_logprobs" not in first:
-            tops = [likeliest(written(address, asked | {"prompt": ids[:n], "logprobs": LIKELIEST}), vocab) for n in range(1, len(ids))]
+            tops = [likeliest(written(address, body | {"prompt": ids[:n], "logprobs": LIKELIEST}), vocab) for n in range(1, len(ids))]
             if not any(tops):
                 raise ValueError(tops)
             return tops

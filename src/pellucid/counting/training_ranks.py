@@ -89,15 +89,15 @@ def orthogonalised(path: str, ndim: int) -> bool:
     return "layers." in path and ndim >= 2 and "bias" not in path
 
 
-def gathered_matrix(shape: tuple[int, ...], whole: tuple[int, ...], g: TrainingGrid) -> int:
-    """Return the numbers that a rank sends to gather a matrix, or a stack. shape: of a model rank's part of `whole`.
+def gathered_matrix(shape: tuple[int, ...], full: tuple[int, ...], g: TrainingGrid) -> int:
+    """Return the numbers that a rank sends to gather a matrix, or a stack. shape: of a model rank's part of `full`.
 
     0 where a rank has complete matrices, or some of a stack. A ring of data ranks gathers the rows, then one of a model's ranks the rest.
     """
     rows = g.shard > 1 and len(shape) == 2
-    if not rows and shape[-2:] == whole[-2:]:
+    if not rows and shape[-2:] == full[-2:]:
         return 0
-    of_model = (max(g.split.tp, g.split.experts) - 1) * prod(shape) if shape != whole else 0
+    of_model = (max(g.split.tp, g.split.experts) - 1) * prod(shape) if shape != full else 0
     return (g.shard - 1) * ceil(shape[0] / g.shard) * prod(shape[1:]) + of_model
 
 

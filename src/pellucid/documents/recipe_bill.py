@@ -123,9 +123,9 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
 
 def of_adapters(bill: Bill, way: Way, ranks: int) -> dict[str, Number]:
     """Return what each of several data ranks with a complete model holds and sends, of which an adapter trains."""
-    held = memory(bill, way)
-    out = {name: held[f"memory.{name}"] for name in ("weights", "adapters", "gradients", "moments")}
-    size = int(held["memory.adapters"])
+    parts = memory(bill, way)
+    out = {name: parts[f"memory.{name}"] for name in ("weights", "adapters", "gradients", "moments")}
+    size = int(parts["memory.adapters"])
     sent = Number(2 * (ranks - 1) * size // ranks, "2·(n−1)/n·adapters", f"2·{ranks - 1}/{ranks}·{size:,}")
     return out | {"added_up": sent, "sent": total([("added_up", 1, sent)])}
 
