@@ -28,7 +28,7 @@ from test_engine import Stingy
 from test_native import DTYPES, WIDTHS, near, rand
 from test_native_rows import truth
 from test_plan import needs_kernels
-from test_plan_families import DECODED, REFUSED, UNRECORDED
+from test_plan_families import DECODED, REFUSED
 from tiny import tiny
 
 MANY = [17, 23, 40, 64]
@@ -139,7 +139,7 @@ def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
     """A family is refused if it computes outside the kernels, as the table of plans says."""
     for dtype in DTYPES if quirk == "plain" else DTYPES[:1]:
         why = determinism.reason(tiny(config_of(family, quirk), dtype, std=0.2))
-        refused = None if family in UNRECORDED else REFUSED.get((family, quirk), REFUSED.get(family))
+        refused = REFUSED.get((family, quirk), REFUSED.get(family))
         assert (why is None) == (refused is None), why
         assert why is None or "aten." in why
 

@@ -27,9 +27,6 @@ REFUSED: dict[Any, str] = {
     "deepseek_v32": "the choice of keys",
     "glm_moe_dsa": "the choice of keys",
 }  # fmt: skip
-# kernels do it, and deterministic mode holds, but of places that a recording does not follow
-UNRECORDED = {"ministral3": "queries that grow from position 0 on", "mistral4": "queries that grow from position 0 on"}
-REFUSED |= UNRECORDED
 LENGTHS = {"a": 7, "b": 21, "c": 1}
 FEED = [{"a": 5}, {"b": 9, "a": 4, "c": 3}, {"c": 1, "a": 2, "b": 3}, {"b": 8}, {"b": 4, "c": 6, "a": 90}]
 

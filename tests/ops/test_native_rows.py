@@ -260,7 +260,7 @@ def test_an_embedding_that_skips(dtype: torch.dtype) -> None:
         ("scaled", lambda f: lambda x, by: f(x, by * 1.01), lambda: test_limits_factors_and_gates(torch.float32)),
         ("gated", lambda f: lambda x, g: f(x, -g), lambda: test_limits_factors_and_gates(torch.float32)),
         ("gate", lambda f: lambda g, up, act: f(g, up, "silu"), lambda: test_limits_factors_and_gates(torch.float32)),
-        ("scale_by_position", lambda f: lambda x, at, floor, by: f(x, at, floor + 1, by), lambda: test_queries_that_grow(torch.float32, 1)),
+        ("scale_by_position", lambda f: lambda x, at, first, *more: f(x, at, 1, *more), lambda: test_queries_that_grow(torch.float32, 0)),
         ("linear_wide", lambda f: twins.linear, lambda: test_a_wide_product_is_not_rounded(torch.bfloat16)),
         ("embedding", lambda f: lambda ids, table, skip=0: f(ids, table), lambda: test_an_embedding_that_skips(torch.float32)),
     ],

@@ -167,8 +167,7 @@ def scale_by_position(x: Tensor, places: Tensor, spec: Temper) -> Tensor:
         return 1 + spec.scale * ((places + spec.first) // spec.floor).to(wide(x.dtype)).log1p()[..., None, None]
 
     if native.fits_scale_by_position(x, places):
-        at = places if spec.first == 1 else places + (spec.first - 1)  # the kernel counts from 1; a plan cannot hold other places
-        y = native.scale_by_position(x, at, spec.floor, spec.scale)
+        y = native.scale_by_position(x, places, spec.first, spec.floor, spec.scale)
     else:
         y = (x * growth()).to(x.dtype)
 

@@ -183,15 +183,15 @@ static void convolve(const Convolve<T>& a, Work& work) {
   });
 }
 
-// ---- times: multiply each row by a factor: the sigmoid of gate [rows], or 1 + amount * ln(1 + (position + 1) / floor)
+// ---- times: multiply each row by a factor: the sigmoid of gate [rows], or 1 + amount * ln(1 + (position + first) / floor)
 template <class T>
 struct Times {
   const T *x, *gate;
   const i64* positions;
   T* y;
-  i64 rows, width, floor;
+  i64 rows, width, floor, first;
   double amount;
-  FIELDS(x, gate, positions, y, rows, width, floor, amount)
+  FIELDS(x, gate, positions, y, rows, width, floor, first, amount)
 };
 template <class T>
 static i64 times_pieces(const Times<T>& a) {
@@ -206,7 +206,7 @@ static void times(const Times<T>& a, Work& work) {
       put(&share, 1.f / (1.f + std::exp(-get(a.gate + r))));
       factor = get(&share);
     } else {
-      factor = (float)(1 + a.amount * std::log1p((double)((a.positions[r] + 1) / a.floor)));
+      factor = (float)(1 + a.amount * std::log1p((double)((a.positions[r] + a.first) / a.floor)));
     }
     steps(0, a.width, [&](i64 i, i64 n) { store(a.y + r * a.width + i, load(a.x + r * a.width + i, n) * set(factor), n); });
   });

@@ -241,7 +241,7 @@ def gated(x: Tensor, gate: Tensor) -> Tensor:
     y, rows = fresh(tuple(x.shape), x.dtype), gate.numel()
     call(
         "times", HALF[x.dtype], (x, gate), (y,), x=x.data_ptr(), gate=gate.data_ptr(), positions=0, y=y.data_ptr(), rows=rows,
-        width=x.numel() // rows, floor=1, amount=0.0,
+        width=x.numel() // rows, floor=1, first=0, amount=0.0,
     )  # fmt: skip
     return y
 
@@ -250,12 +250,12 @@ def fits_scale_by_position(x: Tensor, positions: Tensor) -> bool:
     return x.shape[:2] == positions.shape and taken(x) and numbers(positions) and fits(x)
 
 
-def scale_by_position(x: Tensor, positions: Tensor, floor: int, amount: float) -> Tensor:
-    """Multiply x [B T H K] by 1 + amount · ln(1 + ⌊(p + 1) / floor⌋), p of positions [B T]."""
+def scale_by_position(x: Tensor, positions: Tensor, first: int, floor: int, amount: float) -> Tensor:
+    """Multiply x [B T H K] by 1 + amount · ln(1 + ⌊(p + first) / floor⌋), p of positions [B T]."""
     y, rows = fresh(tuple(x.shape), x.dtype), positions.numel()
     call(
         "times", HALF[x.dtype], (x, positions), (y,), x=x.data_ptr(), gate=0, positions=positions.data_ptr(), y=y.data_ptr(), rows=rows,
-        width=x.numel() // rows, floor=floor, amount=amount,
+        width=x.numel() // rows, floor=floor, first=first, amount=amount,
     )  # fmt: skip
     return y
 
