@@ -29,6 +29,7 @@ SIZES: Raw = {
     "first_k_dense_replace": 1,
     "attention_chunk_size": 8,
     "rotary_dim": 4,
+    "attn_rotary_emb": HEAD // 2,
     "mamba_d_ssm": 64,
     "mamba_n_heads": 4,
     "mamba_d_head": 16,
@@ -73,7 +74,9 @@ def tiny(hf: Raw) -> Raw:
     pattern = hf.get("sliding_window_pattern")
     depth = (len(pattern) if isinstance(pattern, str) else pattern or LAYERS - 1) + 1
     out |= {n: depth for n in DEPTHS if n in hf} | {n: size for n, size in REPEATED.items() if n in hf and "num_attention_heads" in hf}
-    out |= {"full_attn_idxs": [1]} if "full_attn_idxs" in hf else {}
+    out |= {n: [1] for n in ("attn_layer_indices", "full_attn_idxs") if hf.get(n)}
+    if "mamba_d_head" in hf and "mamba_d_ssm" not in hf:  # whose heads share out a multiple of the width
+        out["mamba_d_head"] = hf["mamba_expand"] * HEADS * HEAD // SIZES["mamba_n_heads"]
     out |= {n: hf[n][:depth] for n in ("layer_types", "no_rope_layers", "attention_layers", "attn_type_list") if n in hf}
     out |= {"attention_types": [[out["attention_layers"], 1]]} if "attention_types" in hf else {}
     out |= {"max_window_layers": depth - (hf["max_window_layers"] != hf["num_hidden_layers"])} if "max_window_layers" in hf else {}
