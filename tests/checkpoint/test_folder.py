@@ -170,6 +170,24 @@ def test_pickles_stay_closed(name: str, tmp_path: Path, opened: list[str]) -> No
     assert refused(tmp_path).key == "folder.weightless"
 
 
+def test_a_folder_that_is_no_model_is_told_what_it_is(tmp_path: Path) -> None:
+    """Weights of another name, an adapter, and a folder around a model's, as the hub's cache has them."""
+    model = tmp_path / "cached" / "snapshots" / "0123"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps(CONFIG))
+    save_file({"x": torch.ones(2)}, model / "consolidated.safetensors")
+    with pytest.raises(CheckpointError, match=r"but consolidated\.safetensors"):
+        Folder(model).names()
+    with pytest.raises(ConfigError, match=r"folders within it have: .*/cached/snapshots/0123$"):
+        _ = Folder(tmp_path / "cached").config
+    (tmp_path / "cached" / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"it is an adapter.*--adapter"):
+        _ = Folder(tmp_path / "cached").config
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(ConfigError, match=r"bare/config\.json does not exist"):
+        _ = Folder(tmp_path / "bare").config
+
+
 def test_the_watch_on_opened_files_sees(tmp_path: Path, opened: list[str]) -> None:
     """Mutant: a reader that looks into the file is seen."""
     (tmp_path / "model.pt").write_bytes(b"x")

@@ -32,6 +32,8 @@ from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+SHARDS = "model-*-of-*.safetensors"
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 SHARD_BYTES = 50_000_000_000
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -66,6 +68,8 @@ class Folder:
     @cached_property
     def config(self) -> dict[str, Any]:
         """config.json."""
+        if not self.has("config.json"):
+            raise unconfigured(self.path)
         return read_config(inside(self.path, "config.json", ConfigError))
 
     @property
@@ -187,7 +191,7 @@ class Folder:
         gone = [shard for shard in shards if inside(self.path, shard) and not self.has(shard)]
         if gone:
             raise CheckpointError("index.gone", file=index, count=len(gone), names=_some(gone))
-        extra_files = sorted({file.name for file in self.path.glob("model-*-of-*.safetensors")} - set(shards))
+        extra_files = sorted({file.name for file in self.path.glob(SHARDS)} - set(shards))
         if extra_files:
             raise CheckpointError("index.unlisted", file=index, count=len(extra_files), names=_some(extra_files))
         entries: dict[str, Entry] = {}
@@ -210,12 +214,24 @@ def bare(path: Path) -> bool:
 
 
 def weightless(folder: object, names: Iterable[str]) -> CheckpointError:
-    """Return the error for a folder without readable weights; it lists pickles or GGUF files if that is all there is."""
+    """Return the error for a folder without readable weights; it lists pickles, GGUF files or safetensors of other names, if there are."""
+    names = [*names]
     if others := sorted(n for n in names if any(fnmatch(n, pattern) for pattern in _PICKLED)):
         if all(n.endswith(GGUF) for n in others):
             return CheckpointError("folder.gguf", folder=folder, found=_some(others))
         return CheckpointError("folder.pickled", folder=folder, found=_some(others))
+    if renamed := sorted(n for n in names if n.endswith(".safetensors") and not fnmatch(n, SHARDS)):
+        return CheckpointError("folder.renamed", folder=folder, found=_some(renamed))
     return CheckpointError("folder.weightless", folder=folder)
+
+
+def unconfigured(folder: Path) -> ConfigError:
+    """Return the error for a folder without config.json: it may be an adapter's, or have folders of models within."""
+    if (folder / ADAPTER[0]).is_file():
+        return ConfigError("folder.adapter", folder=folder, found=ADAPTER[0])
+    if within := sorted(str(file.parent) for pattern in ("*", "snapshots/*") for file in folder.glob(f"{pattern}/config.json")):
+        return ConfigError("folder.within", folder=folder, found=_some(within))
+    return ConfigError("file.missing", file=folder / "config.json")
 
 
 def refuse_file(name: str) -> None:
@@ -243,7 +259,7 @@ def save_folder(
     its old index is removed first and its other weights last, so that a crash cannot leave old and new shards that look like one model.
     """
     path = Path(path)
-    old = {file.name for pattern in (WEIGHTS, INDEX, "model-*-of-*.safetensors") for file in path.glob(pattern)}
+    old = {file.name for pattern in (WEIGHTS, INDEX, SHARDS) for file in path.glob(pattern)}
     if old and not overwrite:
         raise CheckpointError("folder.holds", folder=path, found=_some(sorted(old)))
     texts = {"config.json": _text(config, path / "config.json")}

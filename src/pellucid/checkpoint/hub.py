@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.checkpoint.disk import inside, regular
-from pellucid.checkpoint.folder import INDEX, TOKENIZER_FILES, WEIGHTS, weightless
+from pellucid.checkpoint.folder import ADAPTER, INDEX, TOKENIZER_FILES, WEIGHTS, weightless
 from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
 from pellucid.errors import CheckpointError
 from pellucid.messages import say
@@ -24,7 +24,6 @@ from pellucid.tokenizer.chat_template import TEMPLATE_FOLDER
 
 SMALL = ("config.json", "generation_config.json", INDEX, *TOKENIZER_FILES, f"{TEMPLATE_FOLDER}/*.jinja")
 NEEDED = "tokenizer_config.json"  # of every tokenizer that was saved
-ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 PART = r"[A-Za-z0-9][\w.-]{0,95}"
 NAME = re.compile(rf"({PART}/{PART})(?:@({PART}(?:/{PART})*))?", re.ASCII)
 CHUNK = 1 << 20  # bytes read at a time to hash them

@@ -9,6 +9,9 @@ from pellucid.config import Config
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 
+# how names begin where "model." is left out
+HEADLESS = ("embed_tokens.", "embedding_norm.", "embeddings.", "layers.", "norm.", "final_layernorm.", "final_norm.", "layer_norm.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
@@ -50,5 +53,9 @@ class Family:
         return {n for n in on_disk if any(p.fullmatch(n) for p in patterns)}
 
     def canonical(self, name: str) -> str:
-        """Return a name on disk as `rules` spell it: TensorFlow's gamma and beta as weight and bias, then `respell`."""
-        return self.respell(re.sub(r"\.(gamma|beta)$", lambda end: {"gamma": ".weight", "beta": ".bias"}[end[1]], name))
+        """Return a name on disk as `rules` spell it: TensorFlow's gamma and beta as weight and bias, then `respell`.
+
+        Files of a model without its head, such as Qwen3's embedders, leave "model." out.
+        """
+        whole = self.respell(re.sub(r"\.(gamma|beta)$", lambda end: {"gamma": ".weight", "beta": ".bias"}[end[1]], name))
+        return f"model.{whole}" if whole.startswith(HEADLESS) else whole
