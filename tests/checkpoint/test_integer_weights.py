@@ -133,7 +133,8 @@ def rows_of_int8(out: int, width: int, seed: int) -> Made:
 
 def tensors_of(bits: int = 4, strategy: str = "group", **more: Any) -> dict[str, Any]:
     weights = {"num_bits": bits, "type": "int", "strategy": strategy} | more
-    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}, "ignore": ["lm_head"]}
+    named = dict.fromkeys(("sparsity_config", "transform_config"), {}) | {"moe_sparsity_config": None}  # as release 0.20 writes them
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}, "ignore": ["lm_head"], **named}
 
 
 GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 16}
@@ -253,6 +254,7 @@ HOSTILE: dict[str, tuple[str, dict[str, Any], Change, str]] = {
     "another format": ("gptq", {"checkpoint_format": "marlin"}, lambda t: t, "checkpoint_format"),
     "rotated weights": ("packed", {"transform_config": {"R1": {}}}, lambda t: t, "transform_config"),
     "sparse weights": ("packed", {"sparsity_config": {"format": "sparse-24-bitmask"}}, lambda t: t, "sparsity_config"),
+    "sparse experts": ("packed", {"moe_sparsity_config": {"layers": {}}}, lambda t: t, "moe_sparsity_config"),
     "no groups": ("packed", {"config_groups": None}, lambda t: t, "config_groups"),
     "another method": ("gptq", {"quant_method": "quip"}, lambda t: t, "quant_method"),
 }  # fmt: skip

@@ -168,7 +168,7 @@ def awq(hf: Fields) -> Awq:
 def compressed(hf: Fields) -> CompressedTensors:
     """Return the formats of compressed-tensors. Rotated and sparse weights are refused."""
     hf.read |= set(SILENT.split())
-    for name in ("transform_config", "sparsity_config"):
+    for name in ("transform_config", "sparsity_config", "moe_sparsity_config"):
         given = hf.get(name, {})
         if given and (not isinstance(given, dict) or given.get("format") != "dense"):
             raise hf.fault(name, given, "{}")
