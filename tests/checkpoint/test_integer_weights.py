@@ -19,7 +19,7 @@ from judge import judge, prompts
 from pellucid.analysis.verify import verify
 from pellucid.api.count import count
 from pellucid.api.model import load
-from pellucid.checkpoint import integer_weights, normal_floats
+from pellucid.checkpoint import integer_weights, normal_floats, small_floats
 from pellucid.checkpoint.folder import WEIGHTS, Folder
 from pellucid.errors import PellucidError
 from test_quantised import Tensors, written
@@ -105,6 +105,15 @@ def nvfp4(out: int, width: int, seed: int) -> Made:
     return {"X.weight_packed": (q[:, ::2] + 16 * q[:, 1::2]).to(torch.uint8), "X.weight_scale": s, "X.weight_global_scale": factor}, plain
 
 
+def mxfp4(out: int, width: int, seed: int) -> Made:
+    disk, _ = nvfp4(out, width, seed)
+    powers = integers(9, out, width // 32, seed=seed) + 122
+    values = torch.tensor(FLOAT4 + [-v for v in FLOAT4], dtype=torch.float64)
+    q = torch.stack([disk["X.weight_packed"] % 16, disk["X.weight_packed"] // 16], -1).flatten(1).int()
+    plain = values[q] * (2.0 ** (powers.double() - 127)).repeat_interleave(32, 1)
+    return {"X.weight_packed": disk["X.weight_packed"], "X.weight_scale": powers.to(torch.uint8)}, plain
+
+
 def four_bits(out: int, width: int, seed: int, kind: str = "nf4", nested: bool = True) -> Made:
     table, q = torch.rand(16, generator=draw(seed)).sort().values * 2 - 1, integers(16, out * width, seed=seed)
     blocks = -(-out * width // 64)
@@ -156,6 +165,7 @@ FORMS: dict[str, tuple[dict[str, Any], Callable[[int, int, int], Made]]] = {
     "float8, a tensor": (tensors_of(8, "tensor", type="float"), lambda o, i, s: float8(o, i, s, single=True)),
     "float8, blocks": (tensors_of(8, "block", block_structure=[16, 24]), lambda o, i, s: float8(o, i, s, (16, 24))),
     "nvfp4": (tensors_of(4, "tensor_group", type="float", group_size=16), nvfp4),
+    "mxfp4": (tensors_of(4, type="float", group_size=32), mxfp4),
     "nf4": (BNB, four_bits),
     "fp4, plain scales": (BNB | {"bnb_4bit_quant_type": "fp4"}, lambda o, i, s: four_bits(o, i, s, "fp4", nested=False)),
     "int8 by rows": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, rows_of_int8),
@@ -246,6 +256,8 @@ HOSTILE: dict[str, tuple[str, dict[str, Any], Change, str]] = {
     "too few values": ("nf4", {}, lambda t: t.update({"X.weight": t["X.weight"][:-1]}), "X.weight"),
     "no values beside a shape": ("packed", {}, lambda t: [t.pop(n) for n in ("X.weight_packed", "X.weight_scale")], "X.weight_packed"),
     "no values beside a factor": ("nvfp4", {}, lambda t: [t.pop(n) for n in ("X.weight_packed", "X.weight_scale")], "X.weight_packed"),
+    "no factor beside float8": ("nvfp4", {}, lambda t: t.pop("X.weight_global_scale"), "X.weight_scale"),
+    "a power that is none": ("mxfp4", {}, lambda t: t["X.weight_scale"].__setitem__((3, 0), 255), "X.weight_scale"),
     "no values beside a state": ("nf4", {}, lambda t: [t.pop(n) for n in ("X.weight", "X.weight.absmax")], "X.weight"),
     "a block without end": ("nf4", {}, lambda t: t.update({STATE: ENDLESS}), "quant_state"),
     "bits that are no integer": ("packed", {"config_groups": {"a": {"weights": {"num_bits": 4.0}}}}, lambda t: t, "num_bits"),
@@ -279,6 +291,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
         "packed, zeros, 8 bits", integer_weights, "unpacked_rows",
         lambda w, b: integer_weights.unpacked(w, b).permute(2, 0, 1).flatten(0, 1),
     ),
+    "powers from 126": ("mxfp4", integer_weights, "E8M0", (1.0, *small_floats.E8M0[:-1])),
     "a table turned": ("nvfp4", integer_weights, "E2M1", tuple(FLOAT4 + FLOAT4)),
 }  # fmt: skip
 

@@ -5,6 +5,7 @@
     compressed-tensors   X.weight_packed  I32 [out in/8], X.weight_zero_point  I32 [out/8 groups], and X.weight_scale, X.weight_g_idx
                          X.weight  I8 or F8 [out in], X.weight_scale [out groups], [out 1], [1] or a grid of blocks
                          X.weight_packed  U8 [out in/2] of float4, X.weight_scale  F8 [out in/16], X.weight_global_scale  (NVFP4)
+                         X.weight_packed  U8 [out in/2] of float4, X.weight_scale  U8 [out in/32], powers of two  (MXFP4)
 
 The 8 is that of four bits. A word holds its values from the low bits up; AWQ's holds columns 0 2 4 6 1 3 5 7. A weight is read under its
 plain name, X.weight [out in], a strip of inputs or rows at a time.
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from pellucid.checkpoint.quantised_tensor import Quantised, finite, judge, parts_of
 from pellucid.checkpoint.safetensors_file import Entry, read_tensor
-from pellucid.checkpoint.small_floats import E2M1, times_grid
+from pellucid.checkpoint.small_floats import E2M1, E8M0, times_grid
 from pellucid.errors import CheckpointError
 from pellucid.families.quantisation import CompressedTensors, Gptq
 from pellucid.ops.precision import wide
@@ -130,28 +131,35 @@ def compressed(entries: Mapping[str, Entry], method: CompressedTensors) -> tuple
 
 
 def packed_floats(entries: Mapping[str, Entry]) -> list[Quantised]:
-    """Return every weight in NVFP4."""
+    """Return every weight in NVFP4, and in MXFP4, which has powers of two as scales and no factor of a tensor."""
     tensors = list[Quantised]()
-    for name in stem(entries, ".weight_global_scale"):
-        factor = entries[f"{name}.weight_global_scale"]
-        values, scales = parts_of(entries, factor.name, f"{name}.weight_packed", f"{name}.weight_scale")
+    powers = {n for n in stem(entries, ".weight_packed") if entries[f"{n}.weight_packed"].dtype == torch.uint8}
+    for name in sorted(powers | {*stem(entries, ".weight_global_scale")}):
+        factor = entries.get(f"{name}.weight_global_scale")
+        known = f"{name}.weight_packed" if factor is None else factor.name
+        values, scales = parts_of(entries, known, f"{name}.weight_packed", f"{name}.weight_scale")
         judge(values, (torch.uint8,), len(values.shape) == 2, "[out, in / 2]")
-        out, columns = values.shape[0], 2 * values.shape[1]
-        judge(scales, (torch.float8_e4m3fn,), scales.shape == (out, columns // 16) and columns % 16 == 0, (out, columns // 16))
-        judge(factor, (torch.float32,), factor.shape in ((1,), ()), (1,))
-        tensors.append(Quantised(f"{name}.weight", (out, columns), (values, scales, factor), times_sixteen))
+        out, columns, group = values.shape[0], 2 * values.shape[1], 16 if factor else 32
+        kinds = (torch.float8_e4m3fn,) if factor else (torch.uint8,)
+        judge(scales, kinds, scales.shape == (out, columns // group) and columns % group == 0, (out, columns // group))
+        if factor is not None:
+            judge(factor, (torch.float32,), factor.shape in ((1,), ()), (1,))
+        parts = (values, scales) if factor is None else (values, scales, factor)
+        tensors.append(Quantised(f"{name}.weight", (out, columns), parts, times_groups))
     return tensors
 
 
-def times_sixteen(parts: Sequence[Entry], into: Tensor) -> None:
-    """Dequantise NVFP4 into `into`: float4 times the float8 scale of 16 values, divided by the tensor's own factor."""
-    (values, scales, factor), kind = parts, wide(into.dtype)
-    table, one = torch.tensor(E2M1, dtype=kind), finite(read_tensor(factor), factor).to(kind)
+def times_groups(parts: Sequence[Entry], into: Tensor) -> None:
+    """Dequantise NVFP4 or MXFP4 into `into`: float4 times the scale of its group, divided by the tensor's own factor if it has one."""
+    (values, scales, *factor), kind = parts, wide(into.dtype)
+    table, powers = torch.tensor(E2M1, dtype=kind), torch.tensor(E8M0, dtype=kind)
+    one = finite(read_tensor(factor[0]), factor[0]).to(kind) if factor else torch.ones((), dtype=kind)
     for at in range(0, len(into), STRIP):
-        words = read_tensor(values, rows=(at, min(at + STRIP, len(into)))).int()
-        scale = finite(read_tensor(scales, rows=(at, min(at + STRIP, len(into)))).to(kind), scales) / one
+        rows = (at, min(at + STRIP, len(into)))
+        words, own = read_tensor(values, rows=rows).int(), read_tensor(scales, rows=rows)
+        scale = finite(own.to(kind) if factor else powers[own.int()], scales) / one
         both = torch.stack([table[words & 15], table[words >> 4]], -1).flatten(1)
-        into[at : at + STRIP] = both * scale.repeat_interleave(16, -1)
+        into[at : at + STRIP] = both * scale.repeat_interleave(both.shape[1] // scale.shape[1], -1)
 
 
 def packed_integers(entries: Mapping[str, Entry], bits: tuple[int, ...]) -> list[Quantised]:
