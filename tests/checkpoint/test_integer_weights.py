@@ -142,7 +142,7 @@ def rows_of_int8(out: int, width: int, seed: int) -> Made:
 
 def tensors_of(bits: int = 4, strategy: str = "group", **more: Any) -> dict[str, Any]:
     weights = {"num_bits": bits, "type": "int", "strategy": strategy} | more
-    named = dict.fromkeys(("sparsity_config", "transform_config"), {}) | {"moe_sparsity_config": None}  # as release 0.20 writes them
+    named = {"sparsity_config": {}, "transform_config": {}, "moe_sparsity_config": None}  # as release 0.20 writes them
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}, "ignore": ["lm_head"], **named}
 
 
