@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from judge import prompts
+from pellucid.api.count import count
 from pellucid.api.model import load
 from pellucid.errors import ConfigError
 from pellucid.families import understand
@@ -73,6 +74,7 @@ def test_the_text_model_is_read_out_of_the_whole(multimodal: tuple[Path, Tensor,
         with torch.no_grad():
             assert far(model(*prompts(multimodal[2])), multimodal[1]) < 1e-9
         assert not model.config.tied and model.left
+        assert [n for n in count(folder).notes if f"({multimodal[2]})" in n]
 
 
 @pytest.mark.parametrize("head", [True, False])

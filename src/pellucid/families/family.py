@@ -24,7 +24,7 @@ class Family:
     respell(name): a name on disk as `rules` spell it, where older files spell it otherwise.
     resolve(cfg, names on disk): the Config once the stored names are known, where config.json leaves something open.
     saved_config(hf): the config.json that `save` writes, where it is not the one that was read.
-    text_model: the model_type of the text model, where the checkpoint also has a vision part, which is not read.
+    text_model: the model_type of the text model, or text_model(cfg), where the checkpoint also has a vision part, which is not read.
     architecture: the class of the language model in transformers, written to config.json.
     does_more: parts whose module in transformers does more than ours, such as adding the residual, so that its output is not ours.
     name: the model_type; the registry sets it from the file's name.
@@ -37,10 +37,14 @@ class Family:
     respell: Callable[[str], str] = str
     resolve: Callable[[Config, Container[str]], Config] = lambda cfg, names: cfg
     saved_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
-    text_model: str | None = None
+    text_model: str | Callable[[Config], str] | None = None
     architecture: str | None = None
     does_more: tuple[str, ...] = ()
     name: str = ""
+
+    def within(self, cfg: Config) -> str | None:
+        """Return the model_type of the text model inside, None for a model that is text alone."""
+        return self.text_model(cfg) if callable(self.text_model) else self.text_model
 
     def rules_for(self, cfg: Config) -> tuple[Rule, ...]:
         """Return the table of names for a model of this Config."""

@@ -28,6 +28,14 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
     return mistral4.RULES if cfg.layers[0].attn.kind == "MLA" else llama.RULES
 
 
+def within(cfg: c.Config) -> str:
+    """Return the text model's type: Mistral 4 has latents, and Ministral 3 always a stretched rope, which Mistral inside has not."""
+    attn = cfg.layers[0].attn
+    if not isinstance(attn, c.Attention):
+        return "mistral4"
+    return "ministral3" if attn.temper or (attn.rope and attn.rope.scaling) else "mistral"
+
+
 def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
     """Return `cfg` with an untied head if one is stored: published files do not say."""
     return replace(cfg, tied="lm_head.weight" not in names)
@@ -45,5 +53,5 @@ FAMILY = Family(
     respell=multimodal.respell,
     resolve=resolve,
     saved_config=saved_config,
-    text_model=" | ".join(TEXT_MODELS),
+    text_model=within,
 )
