@@ -125,7 +125,7 @@ def billed(
     kv: str | None = None,
 ) -> Bill:
     """Return the bill of a config; see `count`. plain: the dtype of what a block format leaves plain.  notes: what was replaced."""
-    inner = families.family(family).within(cfg) if family in families.known() else None  # a model of the catalogue may have no family
+    inner = families.family(family).inner_type(cfg) if family in families.known() else None  # a model of the catalogue may have no family
     most = cfg.positions or MOST
     context = min(4096, most, cfg.context or most) if context is None else context
     for what, given, limit in (("context", context, most), ("batch", batch, MOST), ("source", 1 if source is None else source, most)):

@@ -229,8 +229,8 @@ def unconfigured(folder: Path) -> ConfigError:
     """Return the error for a folder without config.json: it may be an adapter's, or have folders of models within."""
     if (folder / ADAPTER[0]).is_file():
         return ConfigError("folder.adapter", folder=folder, found=ADAPTER[0])
-    if within := sorted(str(file.parent) for pattern in ("*", "snapshots/*") for file in folder.glob(f"{pattern}/config.json")):
-        return ConfigError("folder.within", folder=folder, found=_some(within))
+    if models := sorted(str(file.parent) for pattern in ("*", "snapshots/*") for file in folder.glob(f"{pattern}/config.json")):
+        return ConfigError("folder.within", folder=folder, found=_some(models))
     return ConfigError("file.missing", file=folder / "config.json")
 
 

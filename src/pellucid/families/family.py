@@ -42,7 +42,7 @@ class Family:
     does_more: tuple[str, ...] = ()
     name: str = ""
 
-    def within(self, cfg: Config) -> str | None:
+    def inner_type(self, cfg: Config) -> str | None:
         """Return the model_type of the text model inside, None for a model that is text alone."""
         return self.text_model(cfg) if callable(self.text_model) else self.text_model
 
@@ -61,5 +61,5 @@ class Family:
 
         Files of a model without its head, such as Qwen3's embedders, leave "model." out.
         """
-        whole = self.respell(re.sub(r"\.(gamma|beta)$", lambda end: {"gamma": ".weight", "beta": ".bias"}[end[1]], name))
-        return f"model.{whole}" if whole.startswith(HEADLESS) else whole
+        spelled = self.respell(re.sub(r"\.(gamma|beta)$", lambda end: {"gamma": ".weight", "beta": ".bias"}[end[1]], name))
+        return f"model.{spelled}" if spelled.startswith(HEADLESS) else spelled

@@ -28,7 +28,7 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
     return mistral4.RULES if cfg.layers[0].attn.kind == "MLA" else llama.RULES
 
 
-def within(cfg: c.Config) -> str:
+def inner_type(cfg: c.Config) -> str:
     """Return the text model's type: Mistral 4 has latents, and Ministral 3 always a stretched rope, which Mistral inside has not."""
     attn = cfg.layers[0].attn
     if not isinstance(attn, c.Attention):
@@ -53,5 +53,5 @@ FAMILY = Family(
     respell=multimodal.respell,
     resolve=resolve,
     saved_config=saved_config,
-    text_model=within,
+    text_model=inner_type,
 )
