@@ -66,3 +66,23 @@ def test_a_run_tells_how_far_it_is_and_stops(tab: Tab, paused: Paused) -> None:
     paused.free.set()
     page.wait_for_selector(".going", state="detached")
     assert page.locator("[role=alert]").count() == 0 and PROMPT in page.input_value("#prompt")
+
+
+def test_a_tab_tells_of_its_own_run_alone(browser: Browser, tab: Tab, paused: Paused) -> None:
+    """Behind the run of another tab it says so, and its Stop ends nothing but its own."""
+    with open_tab(browser, tab.address) as second:
+        second.go(prompt="The capital of France is")
+        paused.at = (0, 40)
+        for one, prompt in ((tab, PROMPT), (second, "The capital of Italy is")):
+            one.page.fill("#prompt", prompt)
+            one.page.keyboard.press("Enter")
+            one.page.wait_for_selector(f".going[data-other='{'true' if one is second else 'false'}']")
+        tab.page.wait_for_selector('.going[data-tensors="40"][data-other="false"]')
+        assert second.page.get_attribute(".going", "data-tensors") == "0"
+        assert "Another run of this server comes first" in second.page.inner_text(".going")
+        second.page.click(".going button")
+        second.page.wait_for_selector("[role=alert]")
+        assert not paused.stopped.is_set() and tab.page.locator(".going").count() == 1
+        paused.free.set()
+        tab.page.wait_for_selector(".going", state="detached")
+        assert tab.page.locator("[role=alert]").count() == 0

@@ -24,7 +24,7 @@ class Now {
   shipped = $state(""); // the name of that run, if it ships with the package
   tokenizer: string | null = $state(null); // the tokenizer that the server was opened with, alone
   busy = $state(false);
-  halt: (() => void) | null = $state.raw(null); // ends the request in progress, where a server computes it
+  request: { halt: () => void; waiter: string } | null = $state.raw(null); // the one in progress, where a server computes it: what ends it, and its name
   fault = $state("");
   tensors: Record<number, Tensor[]> = $state.raw({}); // by step
   weights: Tensor[] = $state.raw([]);
@@ -114,12 +114,13 @@ let latest = 0;
 // The newest answer counts; an older one that comes later is dropped.
 export async function run(): Promise<void> {
   const mine = ++latest, ended = new AbortController();
-  if (now.busy) now.halt?.(); // else the server would compute that run first
+  if (now.busy) now.request?.halt(); // else the server would compute that run first
   now.busy = true;
-  now.halt = served ? () => ended.abort() : null;
+  const waiter = `${performance.timeOrigin}-${mine}-${Math.random()}`;
+  now.request = served ? { halt: () => ended.abort(), waiter } : null;
   now.fault = "";
   try {
-    const own = recording(), answer = own && fits(own) ? own : (await start(place.model, place.prompt, place.steps, place.sampling, switches.read(place.with), [], place.forced, ended.signal));
+    const own = recording(), answer = own && fits(own) ? own : (await start(place.model, place.prompt, place.steps, place.sampling, switches.read(place.with), [], place.forced, ended.signal, served ? waiter : ""));
     if (mine === latest) take(answer);
   } catch (fault) {
     if (mine === latest) now.fault = ended.signal.aborted ? say("page.halted") : messageOf(fault);

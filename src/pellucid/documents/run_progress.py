@@ -17,15 +17,17 @@ class GoingRunDocument(TypedDict):
 
 
 class ProgressDocument(TypedDict):
-    """The run that is going on; null: none is."""
+    """The run that a request waits for."""
 
     schema: Literal[1]
-    running: GoingRunDocument | None
+    running: Annotated[GoingRunDocument | None, "null: it has not begun, or none is waited for"]
+    other: Annotated[bool, "another request's run is computed first"]
 
 
-def progress_document(progress: Progress | None) -> ProgressDocument:
-    """Return how far the run has come."""
+def progress_document(progress: Progress | None, waiter: str) -> ProgressDocument:
+    """Return how far the run that is computed has come, if it is that of `waiter`; "" takes any."""
     running: GoingRunDocument | None = None
-    if progress is not None:
+    own = progress is not None and waiter in ("", progress.waiter)
+    if progress is not None and own:
         running = {"prompt": progress.prompt, "tensors": progress.tensors, "new": [*progress.pieces]}
-    return {"schema": SCHEMA, "running": running}
+    return {"schema": SCHEMA, "running": running, "other": progress is not None and not own}

@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Progress:
-    """A run that is going on. prompt: its tokens, 0 before they are known.  tensors: of the step that is computed.
+    """A run that is going on. waiter: the name that its request gave itself, "" if it gave none.
 
+    prompt: its tokens, 0 before they are known.  tensors: of the step that is computed.
     pieces: the text that each new token completes, "" while a character is incomplete.
     """
 
+    waiter: str = ""
     prompt: int = 0
     tensors: int = 0
     pieces: list[str] = field(default_factory=list)

@@ -81,3 +81,8 @@ def step_at(request: "Request", run: "Run") -> int:
 def tensor_at(request: "Request") -> int:
     """Return the number of the tensor that the path names."""
     return integer(request.path_params["n"], "n")
+
+
+def waiter_of(request: "Request") -> str:
+    """Return the name that a request for a run gave itself, by which one tab's run is told from another's; "" without one."""
+    return request.headers.get("x-pellucid-waiter", "")

@@ -18,7 +18,7 @@ from pellucid.errors import RequestError, UseError
 from pellucid.runs import request as request_body
 from pellucid.runs.limits import LIMITS, Limits
 from pellucid.runs.worker import Stop, Worker
-from pellucid.server.address import integer, named, optional, plain, query, real, run_at, step_at, taken, tensor_at, truth
+from pellucid.server.address import integer, named, optional, plain, query, real, run_at, step_at, taken, tensor_at, truth, waiter_of
 from pellucid.server.chat_stream import ChatApi
 from pellucid.server.faults import answer
 from pellucid.server.files import File, files, sent
@@ -132,11 +132,11 @@ class Api:
     async def new_run(self, request: Request) -> Response:
         given, session = request_body.run_of(await self.body(request), self.limits), await self.session()
         session.registry.require(given.model)
-        return answer(await self.worker.run(request, lambda stop: session.new_run(given, stop)))
+        return answer(await self.worker.run(request, lambda stop: session.new_run(given, stop, waiter_of(request))))
 
     async def progress(self, request: Request) -> Response:
         query(request)
-        return answer((await self.session()).going())
+        return answer((await self.session()).going(waiter_of(request)))
 
     async def run(self, request: Request) -> Response:
         from pellucid.documents.run import run_document

@@ -96,13 +96,13 @@ class Session:
         ids = {"run": first and first.id, "training": training, "shipped": self.shipped, "tokenizer": next(iter(self.tokenizers), None)}
         return {"schema": SCHEMA, "current": current, **ids, "models": rows}
 
-    def going(self) -> ProgressDocument:
-        """Return how far the run that is going on has come."""
-        return progress_document(self.progress)
+    def going(self, waiter: str = "") -> ProgressDocument:
+        """Return how far the run of `waiter`'s request has come; "" asks for any."""
+        return progress_document(self.progress, waiter)
 
-    def new_run(self, request: RunRequest, stop: Stop) -> RunDocument:
-        """Run a prompt, keep the run and return its document."""
-        self.progress = Progress()
+    def new_run(self, request: RunRequest, stop: Stop, waiter: str = "") -> RunDocument:
+        """Run a prompt, keep the run and return its document. waiter: the name that the request gave itself."""
+        self.progress = Progress(waiter)
         try:
             run = execute.run_prompt(self.registry[request.model], request, stop, self.limits, self.progress)
             return run_document(self.runs.put(run))

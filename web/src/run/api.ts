@@ -96,15 +96,18 @@ const given = (prompt: string): object => (/^#\s*\d+([\s,]+\d+)*\s*$/.test(promp
 // A text, or ids as "#1 2 3", as tokens. model: whose tokenizer, or the tokenizer that was opened.
 export const tokens = (model: string, prompt: string, special: boolean): Promise<TokensDocument> => json("tokens", { method: "POST", body: JSON.stringify({ model, ...given(prompt), special }), headers: { "Content-Type": "application/json" } });
 
-// sampling: as a link holds it; "" takes the likeliest token.
-export function start(model: string, prompt: string, steps: number, sampling: string, switches: readonly string[] = [], changes: readonly string[] = [], forced = "", signal?: AbortSignal): Promise<Run> {
+// sampling: as a link holds it; "" takes the likeliest token. waiter: by which `progress` finds the run.
+export function start(model: string, prompt: string, steps: number, sampling: string, switches: readonly string[] = [], changes: readonly string[] = [], forced = "", signal?: AbortSignal, waiter = ""): Promise<Run> {
   const taken = before(forced, steps);
   const body = JSON.stringify({ model, ...given(prompt), new: steps, ...(sampling === "" ? {} : { sampling: read(sampling) }), ...(switches.length > 0 ? { with: switches } : {}), ...(changes.length > 0 ? { changes } : {}), ...(Object.keys(taken).length > 0 ? { forced: taken } : {}) });
-  return json("runs", { method: "POST", body, headers: { "Content-Type": "application/json" }, ...(signal ? { signal } : {}) });
+  return json("runs", { method: "POST", body, headers: { "Content-Type": "application/json", ...named(waiter) }, ...(signal ? { signal } : {}) });
 }
 
-// How far the run has come that the server computes. It is not remembered.
-export const progress = async (): Promise<ProgressDocument> => (await ask("runs")).json() as Promise<ProgressDocument>;
+// A run's request names itself, since a server may have several tabs.
+const named = (waiter: string): Record<string, string> => (waiter === "" ? {} : { "X-Pellucid-Waiter": waiter });
+
+// How far the run of that request has come. It is not remembered.
+export const progress = async (waiter: string): Promise<ProgressDocument> => (await ask("runs", { headers: named(waiter) })).json() as Promise<ProgressDocument>;
 
 // The events of a conversation's next answer as they come, until it is aborted.
 export async function* answerOf(model: string, switches: readonly string[], messages: readonly object[], sampling: string, most: number, signal: AbortSignal): AsyncGenerator<ChatEventDocument> {

@@ -143,7 +143,8 @@ export interface PairDocument {
 
 export interface ProgressDocument {
   schema: 1;
-  running: GoingRunDocument | null;
+  running: GoingRunDocument | null; // null: it has not begun, or none is waited for
+  other: boolean; // another request's run is computed first
 }
 
 export interface ReuseDocument {
