@@ -133,7 +133,7 @@ def test_hands_stand_at_the_angles_that_ran(tab: Tab, models: dict[str, Model], 
 
 
 def test_hands_move_when_a_token_changes_unless_motion_is_reduced(tab: Tab, still: Tab) -> None:
-    for window, moves in ((tab, "0.6s"), (still, "0s")):
+    for window, moves in ((tab, "0.25s"), (still, "0s")):
         window.go(view="attention", model="pellucid/capitals-llama", prompt=PROMPT, cell="4,2")
         window.page.wait_for_selector("[data-pair]")
         assert window.page.eval_on_selector(".hand.query", "e => getComputedStyle(e).transitionDuration") == moves

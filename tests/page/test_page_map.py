@@ -19,8 +19,7 @@ from pellucid.runs.model_registry import example
 from pellucid.tracing import Trace
 
 PROMPT = "The capital of France is"
-NAMES = ("capitals", "capitals-llama", "capitals-deepseek", "capitals-prefix", "capitals-bert", "capitals-t5")
-BRIEF = ("capitals", "capitals-deepseek", "capitals-t5", "capitals-bert")
+NAMES = ("capitals", "capitals-llama", "reader", "capitals-deepseek", "capitals-prefix", "capitals-bert", "capitals-t5")
 EACH = "els => els.map(e => ({...e.dataset, wide: e.getAttribute('stroke-width'), opacity: e.getAttribute('fill-opacity')}))"
 
 
@@ -63,8 +62,8 @@ def norm(trace: Trace, path: str, row: int) -> float:
     return float(trace[path].value[0, row].double().norm())
 
 
-@pytest.mark.parametrize("name", BRIEF)
-@pytest.mark.quick(3)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.quick(5)
 def test_every_mark_is_a_number_of_the_run(still: Tab, models: dict[str, Model], name: str) -> None:
     model = models[name]
     prompt = prompt_of(name, model)
