@@ -67,19 +67,27 @@ FIFTY = [
     *("法国的首都是", "日本の首都は", "A", "é à ü ñ", "1 2 3 4 5", "don't we'll I'm", "<|endoftext|>", "🙂 the", "  x  y", "The The The"),
     *("\u3000宽 格", "½ ² Ⅷ", "e\u0301", "x" * 50),
 ]
-ASKED = FIFTY if os.environ.get("PELLUCID_FULL") == "1" else FIFTY[::6]
+FULL = os.environ.get("PELLUCID_FULL") == "1"
+KINDS = ("capitals", "capitals-llama", "capitals-deepseek", "capitals-prefix", "capitals-t5", "capitals-bert")
 
 
-def test_fifty_prompts_are_pythons(browser: Browser, file: Path, model: Model) -> None:
-    """The ids that the page shows, and the token that it answers with; each sixth prompt in the quick form."""
+@pytest.mark.parametrize("name", KINDS if FULL else KINDS[:1])
+def test_fifty_prompts_are_pythons(browser: Browser, file: Path, model: Model, tmp_path: Path, name: str) -> None:
+    """The ids that the page shows, and the token that it answers with. In the quick form each sixth prompt of one kind."""
     assert len(FIFTY) == len(set(FIFTY)) == 50
+    if name != KINDS[0]:
+        model, file = pellucid.load(f"pellucid/{name}", dtype="float32"), tmp_path / f"{name}.html"
+        file.write_text(live_page(model), encoding="utf-8")
     with open_offline_tab(browser, file) as tab:
         open_file(tab, file, "[data-answer]")
-        for prompt in ASKED:
+        for text in FIFTY if FULL else FIFTY[::6]:
+            prompt = f"{text} [MASK]." if name == "capitals-bert" else text
             tab.enter_prompt(prompt)
-            ids, new = model.ids(prompt), pellucid.trace(model, prompt, only="logits").new[0]
-            tab.page.wait_for_function("n => document.querySelectorAll('.token .id').length === n", arg=len(ids) + 1)
-            assert [int(x) for x in tab.page.locator(".token .id").all_inner_texts()] == [*ids, new], prompt
+            run = pellucid.trace(model, prompt, only="logits")
+            tab.page.wait_for_selector(f'[data-answer="{run.new[0]}"]')
+            shown = [int(x) for x in tab.page.locator(".token .id").all_inner_texts()]
+            filled = dict(zip(run.blanks, run.new, strict=True)) if run.blanks else {len(run.ids) - 1: run.new[0]}  # behind its blank
+            assert shown == [id for i, own in enumerate(run.ids) for id in (own, filled.get(i)) if id is not None], prompt
 
 
 def test_the_file_speaks_both_languages(browser: Browser, file: Path) -> None:
