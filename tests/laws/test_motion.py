@@ -7,12 +7,16 @@ import pytest
 
 WEB = Path(__file__).parents[2] / "web" / "src"
 LISTED = re.compile(r"--move-([\w-]+):\s*([^;]+);")
-MOVES = re.compile(r"transition(?:-duration)?\s*:\s*([^;}]+)|\banimation(?:-[a-z]+)?\s*:\s*([^;}]+)|(@keyframes)|\bscroll-behavior\s*:\s*(smooth)")
+MOVES = re.compile(
+    r"transition(?:-duration)?\s*:\s*([^;}]+)|\banimation(?:-[a-z]+)?\s*:\s*([^;}]+)|(@keyframes)|\bscroll-behavior\s*:\s*(smooth)"
+)
 SCRIPT = re.compile(r"\.animate\((?:[^;]*?)duration:([^,}]+)|behavior:[^}\n]*\"(smooth)\"|svelte/(motion|transition|animate)")
 
 
 def sources() -> dict[str, str]:
-    return {str(p.relative_to(WEB)): p.read_text(encoding="utf-8") for p in sorted(WEB.rglob("*")) if p.suffix in (".svelte", ".css", ".ts")}
+    return {
+        str(p.relative_to(WEB)): p.read_text(encoding="utf-8") for p in sorted(WEB.rglob("*")) if p.suffix in (".svelte", ".css", ".ts")
+    }
 
 
 def faults(texts: dict[str, str]) -> list[str]:

@@ -149,7 +149,9 @@ def test_it_generates_and_a_candidate_is_forced(still: Tab, models: dict[str, Mo
     before = page.locator(".generate .strong").bounding_box()
     page.click(".generate .strong")
     expect(page.locator("svg[data-map]")).to_have_attribute("data-step", "1")
-    assert page.locator(".generate .strong").bounding_box() == before and page.locator(".steps button").count() == 2  # it may be pressed again
+    assert (
+        page.locator(".generate .strong").bounding_box() == before and page.locator(".steps button").count() == 2
+    )  # it may be pressed again
     assert page.get_attribute("[data-answer]", "data-answer") == str(new[1]) and "steps=2" in page.evaluate("location.hash")
     assert page.locator("[data-start]").count() == 6  # the new token has its row
     page.locator(".buttons button").nth(2).click()
