@@ -20,6 +20,7 @@ from pellucid.commands import main
 from pellucid.engine import forks as forking
 from pellucid.errors import PellucidError
 from pellucid.ops.sampling.stages import logprobs
+from pellucid.watching import taken_cells
 from pellucid.watching.change import Change
 from tiny import swapped
 
@@ -87,6 +88,34 @@ def test_mutants_are_seen(model: Model, mutant: tuple[str, Any]) -> None:
     alone = {(path, *at.values()): s.again([take(path, pellucid.trace(model, FRANCE, only=path), **at)]) for path, at, _ in s.best(4)}  # type: ignore[arg-type]
     number = difference(model, (" Paris", " Tokyo"))
     assert max(abs(value - float(number(alone[path, *at.values()].last_logits()[None]))) for path, at, value in s.best(4)) > 1e-3
+
+
+def apart_always(changes: Any, letters: Any) -> Any:
+    """Let each fork take its own cells."""
+    return changes
+
+
+def next_row(span: Any, at: Any, right: Any = taken_cells.taken_rows) -> Any:
+    """A mutant: each request takes the cells of the position before."""
+    return [(row, max(position - 1, 0)) for row, position in right(span, at)]
+
+
+@pytest.mark.parametrize(("over", "by"), [("layers.*.attn.z", "H T"), ("layers.*.attn.z", "H"), ("layers.*.attn.z", "T K"), ("norm", "T")])
+def test_cells_taken_together_are_those_taken_apart(model: Model, over: str, by: str) -> None:
+    """Bit for bit, by an assignment a tensor; a mutant is seen. Tables of pairs of tokens stay apart."""
+    given = list[Change]()
+
+    def counted(changes: Any, letters: Any, right: Any = taken_cells.taken_together) -> Any:
+        given.extend(together := right(changes, letters))
+        return together
+
+    with swapped(forking, "taken_together", counted):
+        s = patch(model, FRANCE, JAPAN, over, by, " Paris")
+    assert {type(c) for c in given} == {taken_cells.TakenCells} and len(given) < s.values.numel() or over == "norm"
+    with swapped(forking, "taken_together", apart_always):
+        assert torch.equal(s.values, patch(model, FRANCE, JAPAN, over, by, " Paris").values)
+    with swapped(taken_cells, "taken_rows", next_row):
+        assert float((patch(model, FRANCE, JAPAN, over, by, " Paris").values - s.values).abs().max()) > 1e-6
 
 
 def test_batches_of_any_size(model: Model) -> None:

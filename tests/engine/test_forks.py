@@ -100,8 +100,9 @@ def test_a_fork_is_its_lone_run(name: str) -> None:
     """A third of the trials, with PELLUCID_FULL=1 all."""
     model = model_of(name)
     text = text_of(model)
-    trials = trials_of(model, text)
-    assert len(trials) > 20 and error(model, text, trials if FULL else trials[sum(map(ord, name)) % 3 :: 3]) < 1e-10
+    trials, some = trials_of(model, text), sum(map(ord, name)) % 3
+    with swapped(forking, "JOINED", forking.JOINED if some else 0):  # 0: the forks of each block run alone
+        assert len(trials) > 20 and error(model, text, trials if FULL else trials[some::3]) < 1e-10
 
 
 def grown(x: Tensor) -> Tensor:
@@ -148,16 +149,18 @@ def test_forks_compute_what_differs() -> None:
         made = forks.fork(0, [change])
         assert (made.entry, made.first) == ((0, block), first)
     assert forks.fork(0, [change for change, _ in places.values()]).entry == (0, -1)
-    given = list[int]()
 
     def counted(self: Forks, batch: Sequence[Fork], right: Any = Forks.forward) -> Tensor:
         given.append(sum(len(TOKENS) - f.first for f in batch))
-        assert len({f.entry for f in batch}) == 1
+        entered.append({f.entry for f in batch})
+        assert batch[0].entry == min(entered[-1])
         return right(self, batch)
 
-    with swapped(Forks, "forward", counted):
-        list(forks.run([[change] for change, _ in places.values()]))
-    assert sum(given) == 4 + 2 + 6 + 9 + 1 + 9 + 5
+    for joined, batches in ((0, [1, 1, 1, 1, 1]), (27, [4, 1]), (26, [3, 1, 1])):  # a table's change runs another op, and so alone
+        given, entered = [], list[set[Any]]()
+        with swapped(Forks, "forward", counted), swapped(forking, "JOINED", joined):
+            list(forks.run([[change] for change, _ in places.values()]))
+        assert sum(given) == 4 + 2 + 6 + 9 + 1 + 9 + 5 and list(map(len, entered)) == batches
     t5 = Forks(model_of("t5"), text_of(model_of("t5")))
     paths = "source", "encoder.layers.1.ffn", "encoder.norm", "decoder.layers.2.cross.k", "embed", "decoder.layers.1.cross.q"
     entries = [t5.fork(0, [zero(path)]).entry for path in paths]
@@ -246,9 +249,10 @@ def test_mutants_are_seen(mutant: str) -> None:
     text = ForkedText(TOKENS, 7, (8,))
     trials = [[add(f"layers.{block}.{path}", 0.5, T=t)] for block in range(2) for path in ("attn.k", "ffn") for t in (1, 4, 7)]
     trials.append([zero("layers.0.ffn", T=-1)])
-    assert error(model, text, trials) < 1e-10
-    with swapped(*MUTANTS[mutant]), suppress(TraceError):  # of a change that acts nowhere
-        assert error(model, text, trials) > 1e-6
+    with swapped(forking, "JOINED", 0):
+        assert error(model, text, trials) < 1e-10
+        with swapped(*MUTANTS[mutant]), suppress(TraceError):  # of a change that acts nowhere
+            assert error(model, text, trials) > 1e-6
 
 
 def test_pages_are_those_that_the_largest_batch_needs() -> None:

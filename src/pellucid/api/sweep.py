@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
@@ -134,8 +135,34 @@ def patch(
     by: axis letters, "H T".  metric, deterministic: as in `sweep`.
     """
     with kernels(deterministic):
-        source = trace(model, clean, only=over)
-    edits: list[list[Change]] = [[]]
+        source = clean_run(model, clean, over)
+    return patched(model, source, corrupted, by, metric, deterministic)
+
+
+@dataclass(frozen=True, eq=False)
+class CleanRun:
+    """A run that values are taken from: the records of the tensors that a sweep goes over, and the logits [1 V] of its answer."""
+
+    records: Trace
+    answer: Tensor
+
+
+def clean_run(
+    model: Model, prompt: str | Sequence[int] | Tensor, over: str, keep: Callable[[Tensor], Any] | None = None
+) -> CleanRun:
+    """Run a prompt once for both. keep: of `trace`."""
+    run = trace(model, prompt, only=[over, "logits"], keep=keep)
+    answer = run.last_logits(0, run.blanks[0] if run.blanks else -1)[None].clone()
+    if not fnmatchcase("logits", over) and any(s.path != "logits" for s in run):
+        run.seen = [s for s in run if s.path != "logits"]
+    return CleanRun(run, answer)
+
+
+def patched(
+    model: Model, clean: CleanRun, corrupted: str | Sequence[int] | Tensor | Noise, by: str, metric: Metric, deterministic: bool = False
+) -> Sweep:
+    """Put cells of a clean run into the run of `corrupted`; see `patch`."""
+    source, edits = clean.records, list[list[Change]]([[]])
     if isinstance(corrupted, Noise):
         other, edits = source.ids, [[change] for change in corrupted.changes(model, source.ids)]
     else:
@@ -151,7 +178,9 @@ def patch(
         return take(trial.path, source, **at)
 
     table, base, clean_number = torch.zeros(()), 0.0, 0.0
-    unchanged = fork(model, source.ids, measured(model, metric, source.ids), deterministic=deterministic).logits
+    unchanged = clean.answer
+    if measure.scored or measure.more:
+        unchanged = fork(model, source.ids, measured(model, metric, source.ids), deterministic=deterministic).logits
     for edit in edits:
         forks = fork(model, other, measure, edit, deterministic)
         table = table + numbers(model, forks, [[change(trial)] for trial in trials], measure) / len(edits)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -30,9 +31,11 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import native
 from pellucid.watching.cells import chosen_rows
 from pellucid.watching.change import Change, FunctionChange
+from pellucid.watching.taken_cells import taken_together
 from pellucid.watching.watch import Watch, watch
 
 ROWS = 2048  # of one batch
+JOINED = 256  # rows of a batch whose forks enter different blocks: fewer passes over the weights, for a few rows computed twice
 FORKS = 256  # of one batch, which bounds its logits
 START = -1  # the number of the block before the first: the embedding
 Entry = tuple[int, int]  # the number of a stack, an encoder's before its decoder's, and of a block in it
@@ -55,7 +58,7 @@ class ForkedText:
 
 @dataclass(frozen=True)
 class Fork:
-    """One trial: its number, which names its rows, its changes, the block that it enters, and its first row there.
+    """One trial: its number, which names its rows, its own changes, the block that it may enter, and its first row there.
 
     inside: the paths inside fused ops that it changes, for which their references run.
     """
@@ -110,17 +113,15 @@ class Forks:
         self.streams = [[seen[path].value for path in paths] for paths in entering]
         self.counts = [len(paths) - 1 for paths in entering]
         self.blocks, self.inner = blocks(seen, self.last, self.counts), {*seen.inner}
+        self.letters = {s.path: s.letters for s in seen.spots.values()}
 
     def run(self, trials: Sequence[Sequence[Change]]) -> Iterator[tuple[list[int], Tensor]]:
         """Yield the numbers of trials that ran together, and their logits [trials wanted V], until all have run."""
-        forks = sorted((self.fork(i, changes) for i, changes in enumerate(trials)), key=lambda f: (f.entry, f.inside, f.first))
-        batches = list[list[Fork]]()
-        while forks:
-            batches.append(forks[: self.together(forks)])
-            del forks[: len(batches[-1])]
+        forks = sorted((self.fork(i, changes) for i, changes in enumerate(trials)), key=lambda f: (f.inside, f.entry, f.first))
+        batches = [batch for group in self.groups(forks) for batch in self.cut(group)]
         grow(self.pages, self.own + max((sum(map(self.rows, batch)) for batch in batches), default=0))
         for batch in batches:
-            changes = [replace(c, request=f.request) for f in batch for c in f.changes]
+            changes = self.changes_of(batch)
             try:
                 with torch.no_grad(), self.kernels(), watch(self.module, (), edit=changes):
                     logits = self.forward(batch)
@@ -129,14 +130,37 @@ class Forks:
                     self.pages.release(f.request)
             yield [f.request for f in batch], logits
 
-    def together(self, forks: Sequence[Fork]) -> int:
-        """Return how many of these forks run in the next batch: as many as fit of those that enter one block and run the same ops."""
-        rows = 0
-        for n, f in enumerate(forks[:FORKS]):
+    def groups(self, forks: Sequence[Fork]) -> list[list[Fork]]:
+        """Return forks that run the same ops and enter one block, or where they are few, one block after another of one stack."""
+        out = list[list[Fork]]()
+        for _, same in groupby(forks, key=lambda f: (f.inside, f.entry)):
+            group = list(same)
+            joined = [*out[-1], *group] if out and (out[-1][0].entry[0], out[-1][0].inside) == (group[0].entry[0], group[0].inside) else []
+            if joined and len(joined) <= FORKS and sum(map(self.rows, joined)) <= JOINED:
+                out[-1] = joined
+            else:
+                out.append(group)
+        return out
+
+    def cut(self, group: list[Fork]) -> Iterator[list[Fork]]:
+        """Yield the batches of a group, of as many forks as fit."""
+        batch, rows = list[Fork](), 0
+        for f in group:
+            if batch and (len(batch) == FORKS or rows + self.rows(f) > ROWS):
+                yield batch
+                batch, rows = [], 0
+            batch.append(f)
             rows += self.rows(f)
-            if n and ((f.entry, f.inside) != (forks[0].entry, forks[0].inside) or rows > ROWS):
-                return n
-        return min(len(forks), FORKS)
+        if batch:
+            yield batch
+
+    def changes_of(self, batch: Sequence[Fork]) -> list[Change]:
+        """Return the changes of a batch: in their order where a fork has several, and as few as can be where each has one."""
+        entry = min(f.entry for f in batch)
+        again = [replace(c, required=False) for c in self.edit if any(self.blocks[p] >= entry for p in self.matched(c))]
+        changes = [replace(c, request=f.request) for f in batch for c in (*again, *f.changes)]
+        single = not again and all(len(f.changes) == 1 for f in batch)
+        return taken_together(changes, self.letters) if single else changes
 
     def rows(self, fork: Fork) -> int:
         """Return the rows that a fork computes, or that it stores of a source, whichever are more."""
@@ -151,9 +175,8 @@ class Forks:
         first = 0
         if self.share_rows and entry[0] == self.last and not any(isinstance(c, FunctionChange) for c in self.edit):
             first = min([self.text.wanted[0], *(self.first_row(c, own) for c, own in paths.items())])
-        again = [c for c in self.edit if any(self.blocks[p] >= entry for p in self.matched(c))]
         inside = sorted(self.inner.intersection(p for own in paths.values() for p in own))
-        return Fork(number, [*(replace(c, required=False) for c in again), *changes], entry, first, tuple(inside))
+        return Fork(number, changes, entry, first, tuple(inside))
 
     def matched(self, c: Change) -> list[str]:
         """Return the paths of the tensors that a change names."""
@@ -163,12 +186,14 @@ class Forks:
         """Return the first row that a change may act on. Tables of scores are addressed by their rows, so all of them are made."""
         if isinstance(c, FunctionChange) or not isinstance(c.at, Mapping) or "T" not in c.at or not self.inner.isdisjoint(paths):
             return 0
+        if type(row := c.at["T"]) is int and row >= 0:
+            return min(row, len(self.text.tokens) - 1)
         at = torch.arange(len(self.text.tokens))
         rows = chosen_rows(c.at["T"], at, self.text.tokens[: self.text.prompt], c.find, c.text)
         return int(rows.min()) if len(rows) else len(at) - 1
 
     def forward(self, forks: Sequence[Fork]) -> Tensor:
-        """Run forks of one entry through the model. Returns logits [forks wanted V]."""
+        """Run forks through the model, from the first one's entry on. Returns logits [forks wanted V]."""
         stack, text, device = forks[0].entry[0], self.text, next(self.module.parameters()).device
         step = self.step_of(forks)
         step.positions = step.positions.to(device)

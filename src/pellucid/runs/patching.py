@@ -9,8 +9,7 @@ from torch import Tensor
 
 from pellucid.api.metrics import one_token
 from pellucid.api.model import Model
-from pellucid.api.sweep import Sweep, letters, patch, sizes
-from pellucid.api.trace import trace
+from pellucid.api.sweep import CleanRun, Sweep, clean_run, letters, patched, sizes
 from pellucid.errors import RequestError, UseError
 from pellucid.runs.answers import piece_of, tokenizer_of, visible
 from pellucid.runs.execute import ids_of
@@ -55,18 +54,19 @@ def run_sweep(loaded: LoadedModel, request: SweepRequest, stop: Stop, limits: Li
         raise RequestError("server.meta", 400, "model", path=loaded.name)
     clean, changed = (ids_of(model, prompt, None, limits) for prompt in (request.clean, request.changed))
     require(TENSORS * largest(model.module, limits.sweep_rows), limits)
-    swept = [s for s in trace(model, clean, only=request.over, keep=stop.keep) if s.call == 0]
+    run = clean_run(model, clean, request.over, stop.keep)
+    swept = [s for s in run.records if s.call == 0]
     if swept and set(letters(request.by)) <= {*swept[0].dims.split()}:
         trials = len(swept) * torch.Size(sizes(swept[0], request.by)).numel()
         if trials > limits.trials:
             raise RequestError("server.trials", 400, "by", found=trials, limit=limits.trials)
-    words = request.words or answers_of(model, clean, changed)
-    return model, patch(model, clean, changed, request.over, request.by, difference(model, words, stop))
+    words = request.words or answers_of(model, run, changed)
+    return model, patched(model, run, changed, request.by, difference(model, words, stop))
 
 
-def answers_of(model: Model, clean: list[int], changed: list[int]) -> tuple[int, int]:
+def answers_of(model: Model, clean: CleanRun, changed: list[int]) -> tuple[int, int]:
     """Return the likeliest next tokens of two prompts. A UseError if they are one and the same, which no number can tell apart."""
-    first, second = (int(trace(model, ids, only="logits").last_logits(0).argmax()) for ids in (clean, changed))
+    first, second = int(clean.answer.argmax()), int(clean_run(model, changed, "logits").answer.argmax())
     if first == second:
         raise UseError("sweep.same", token=visible(piece_of(tokenizer_of(model), first)) or first)
     return first, second
