@@ -151,6 +151,7 @@ WRONG = {
     "layers.0.ffn[T=1, T=2] = 0": "is no index",
     "layers.0.ffn[T=::0] = 0": "is no index",
     "layers.0.ffn = 1e99": "does not fit",
+    "layers.0.ffn = 1e400": "does not fit",
 }
 
 
@@ -169,6 +170,7 @@ def test_nothing_to_try(capsys: pytest.CaptureFixture[str]) -> None:
 
 READ = {
     "layers.2.attn.z[H=3, T=-1] = 0": ("layers.2.attn.z", {"H": 3, "T": -1}, "=", 0.0),
+    "x[T=4, S=3] = -inf": ("x", {"T": 4, "S": 3}, "=", float("-inf")),
     "layers.*.ffn*=.5": ("layers.*.ffn", {}, "*=", 0.5),
     "layers.2.attn.q[K+R=3, T=4:] += v.safetensors": ("layers.2.attn.q", {"K+R": 3, "T": slice(4, None)}, "+=", "v.safetensors"),
     "x[0, 1:3, :] = -1e-05": ("x", (0, slice(1, 3), slice(None)), "=", -1e-05),

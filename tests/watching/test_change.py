@@ -1,5 +1,6 @@
 """A change means the same cells of a text in a plain forward, in chunks, over a cache and in a batch of requests."""
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from pellucid.errors import PellucidError, TraceError
 from pellucid.ops import native
 from pellucid.watching import cells
 from pellucid.watching.cells import Place
+from pellucid.watching.change import require_number
 from pellucid.watching.watch import watch
 from tiny import FAMILIES, far, has_encoder, ids, inputs, law, tiny
 
@@ -298,6 +300,17 @@ def test_routed_rows_are_those_of_the_texts_positions() -> None:
     assert seen[path].value[at].eq(7.0).all() and torch.equal(seen[path].value[~at], plain[path].value[~at]) and at.sum() > 1
 
 
+def test_a_score_of_minus_infinity_hides_a_token(model: Model) -> None:
+    """Attention knockout: no weight is left on it, and the others' weights sum to 1. A whole number cannot be infinite."""
+    ids = torch.tensor([model.ids(PROMPT)])
+    with pellucid.watch(model, only="layers.0.attn.pattern", edit=put("layers.0.attn.scores", -math.inf, T=4, S=3)) as seen:
+        model(ids)
+    row = seen["layers.0.attn.pattern"].value[0, :, 4]
+    assert row[:, 3].eq(0).all() and far(row.sum(-1), torch.ones(len(row)).double()) < 1e-12 and row[:, 2].gt(0).all()
+    with pytest.raises(PellucidError, match="does not fit"):
+        require_number(math.inf, torch.int64, "chosen = inf")
+
+
 # What is refused
 
 V = torch.ones(3)
@@ -311,7 +324,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a vector too short": (lambda: add("layers.0.ffn", V), "shape (3,)"),
     "a direction too short": (lambda: without("layers.0.ffn", V), "shape (3,)"),
     "a fraction of an integer": (lambda: put("layers.0.nothing", 1.0), "met no tensor; nearest"),
-    "too large": (lambda: put("layers.0.ffn", 1e400), "does not fit"),
     "no change": (lambda: "layers.0.ffn = 0", "found str"),
 }
 

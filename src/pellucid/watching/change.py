@@ -6,6 +6,7 @@
 T and S count positions of the text: the same cells in a prefill, in chunks of one, over a cache, and in a batch of requests.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -323,14 +324,14 @@ def reading(path: str, at: Mapping[str, Index], sign: str, reads: str, f: Operat
 
 
 def require_number(number: float, dtype: torch.dtype, text: str) -> None:
-    """Raise a UseError for a number that `dtype` cannot hold: one beyond its range, or a fraction for integers."""
+    """Raise a UseError for a number that `dtype` cannot hold: one beyond its range, or a fraction for integers. Infinity is a float."""
     if dtype.is_floating_point:
         most = torch.finfo(dtype).max
-        if abs(number) > most:
+        if math.isfinite(number) and abs(number) > most:
             raise UseError("change.number", change=text, found=number, allowed=f"{-most:g}..{most:g}")
         return
     least, most = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    if number != int(number) or not least <= int(number) <= most:
+    if not math.isfinite(number) or number != int(number) or not least <= int(number) <= most:
         raise UseError("change.number", change=text, found=number, allowed=f"{least}..{most}, {dtype}".replace("torch.", ""))
 
 

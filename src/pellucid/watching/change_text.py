@@ -1,6 +1,7 @@
 """A change as text, for a command line, a link and a request. Texts in quotes are JSON's: \\" is a quote.
 
 layers.2.attn.z[H=3, T=-1] = 0
+layers.0.attn.scores[T=4, S=3] = -inf          token 4 does not see token 3
 layers.0.ffn[0, 1:3, :] *= 0.5                 an index of every axis, as of an array
 layers.2.out[T=4:] += steer.safetensors
 layers.1.out[T="France"] = from "The capital of Japan is" [T="Japan"]
@@ -10,7 +11,9 @@ layers.1.attn.q.in[T=-1] = 0                   before the operation: what this p
 """
 
 import json
+import math
 import re
+import sys
 from dataclasses import dataclass
 
 from pellucid.errors import UseError
@@ -52,7 +55,10 @@ def parse_change(text: str) -> ChangeText:
         raise UseError("change.text", found=text)
     at, value, sign = parse_at(fits["at"] or "", text), fits["value"], fits["sign"]
     if sign != "without" and NUMBER.fullmatch(value):
-        return ChangeText(text, fits["path"], at, sign, number=float(value))
+        number = float(value)
+        if math.isinf(number) and "inf" not in value:  # 1e400 is beyond float64, and was not meant as infinity
+            raise UseError("change.number", change=text, found=value, allowed=f"{-sys.float_info.max:g}..{sys.float_info.max:g}")
+        return ChangeText(text, fits["path"], at, sign, number=number)
     if sign == "=" and (other := FROM.fullmatch(value)) is not None:
         prompt = other["bare"] if other["quoted"] is None else unquoted(other["quoted"], text)
         return ChangeText(text, fits["path"], at, sign, prompt=prompt, source=parse_at(other["at"], text) if other["at"] else None)

@@ -16,12 +16,12 @@ from pellucid.watching.cells import Place
 from pellucid.watching.change import Change, Taken
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TakenCells(Change):
     """What several requests take of one table. takers: each request, and {letter: number} of its cells; the same letters in all."""
 
-    table: Tensor = torch.empty(0)
-    takers: tuple[tuple[object, Mapping[str, int]], ...] = ()
+    table: Tensor
+    takers: tuple[tuple[object, Mapping[str, int]], ...]
 
     def apply(self, x: Tensor, place: Place) -> Tensor | None:
         t = place.letters.index("T")
