@@ -147,9 +147,7 @@ class CleanRun:
     answer: Tensor
 
 
-def clean_run(
-    model: Model, prompt: str | Sequence[int] | Tensor, over: str, keep: Callable[[Tensor], Any] | None = None
-) -> CleanRun:
+def clean_run(model: Model, prompt: str | Sequence[int] | Tensor, over: str, keep: Callable[[Tensor], Any] | None = None) -> CleanRun:
     """Run a prompt once for both. keep: of `trace`."""
     run = trace(model, prompt, only=[over, "logits"], keep=keep)
     answer = run.last_logits(0, run.blanks[0] if run.blanks else -1)[None].clone()

@@ -69,13 +69,13 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         "reshape", moved > 0 and wrong.right < plain.right, moved=moved, rows=ROWS, right=wrong.right, plain=plain.right, of=plain.of
     )
     counts = {n: parameters(WIDE, n) for n in COUNTS}
-    yield TablePanel(say("exhibit.heads.table"), [say("exhibit.heads.heads"), say("exhibit.heads.parameters")], [*counts.items()])
     yield e.claim("count", len({*counts.values()}) == 1, width=WIDE, count=counts[COUNTS[0]], most=COUNTS[-1])
     run = e.trace(e.text("prompt"))
     pattern = next(s for s in run if s.path.endswith(".attn.pattern"))
     names = token_names(run)
     for head, values in enumerate(pattern.value[0].tolist()):
         yield MatrixPanel(say("exhibit.heads.map", head=head), names, names, values, pattern.path, "share", (0, head, "row", "column"))
+    yield TablePanel(say("exhibit.heads.table"), [say("exhibit.heads.heads"), say("exhibit.heads.parameters")], [*counts.items()])
     gap = head_gap(pattern.value)
     yield e.claim("maps", e.differ(gap), shape=shape(pattern.value[0]), gap=gap)
 

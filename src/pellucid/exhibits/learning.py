@@ -37,15 +37,15 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         (say("exhibit.learning.gradients"), [s.gradients for s in run.steps]),
     ):
         yield LinePanel(title, say("exhibit.learning.step"), at, {part: [size[part] for size in sizes] for part in parts})
-    places, share = on_plane(run.rows, run.table)
-    names = [str(step) for step in (0, *at)]
-    title = say("exhibit.learning.way", word=word, share=share)
-    yield PlanePanel(title, say("exhibit.learning.first"), say("exhibit.learning.second"), way(names, places))
     block, head = most_changed(*run.patterns)
     pieces, path = pieces_of(PROMPT), f"layers.{block}.attn.pattern"
     for when, pattern in zip((0, steps), run.patterns, strict=True):
         values = pattern[block, head].tolist()
         yield MatrixPanel(say("exhibit.learning.map", path=path, head=head, step=when), pieces, pieces, values, scale="share")
+    places, share = on_plane(run.rows, run.table)
+    names = [str(step) for step in (0, *at)]
+    title = say("exhibit.learning.way", word=word, share=share)
+    yield PlanePanel(title, say("exhibit.learning.first"), say("exhibit.learning.second"), way(names, places))
     rows, others = contributions(run.why, SHOWN)
     every = [*rows, (say("exhibit.learning.others"), "", None, None, others)]
     cell = ", ".join(map(str, run.why.cell))
