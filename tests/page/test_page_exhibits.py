@@ -198,7 +198,7 @@ EVERY: list[dict[str, Any]] = [
      "exhibits": None, "tinted": [2], "places": [{"row": 0, "column": 2, "path": "layers.0.attn.z", "cell": [0, 1, 2, 3], "run": 0}]},
     {"kind": "bars", "title": "b", "bars": [{"name": "p", "value": 1.5}, {"name": "q", "value": -0.1875}, {"name": "r", "value": None}],
      "unit": "MiB", "most": None},
-    {"kind": "lines", "title": "l", "across": "context", "at": [128, 1024, 131072],
+    {"kind": "lines", "title": "l", "across": "context", "at": [128, 1024, 131072], "marked": None,
      "series": [{"name": "s", "values": [1, 2.5, 900]}, {"name": "with a very long name that is cut", "values": [0.5, None, 400]}]},
     {"kind": "matrix", "title": "m", "rows": ["·a", "·b"], "columns": ["·a", "·b"], "values": [[1.0, None], [0.25, 0.75]],
      "path": "layers.0.attn.pattern", "scale": "share", "cell": [0, 3, "row", "column"], "run": 0},
