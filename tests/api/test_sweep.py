@@ -128,6 +128,12 @@ def test_batches_of_any_size(model: Model) -> None:
     assert ranks.values.shape == (4, 5) and float(ranks.clean or 0) == 0.0
 
 
+def test_each_run_has_the_loss_of_its_own_tokens(model: Model) -> None:
+    s = patch(model, FRANCE, JAPAN, "layers.0.out", "T", "loss")
+    for number, text in ((s.clean, FRANCE), (s.base, JAPAN)):
+        assert number == pytest.approx(-float(model.logprobs(torch.tensor([model.tokenizer.encode(text)])).mean()), abs=1e-10)
+
+
 @pytest.mark.parametrize("how", ["zero", "mean"])
 def test_ablating_is_the_change_by_hand(model: Model, how: Any) -> None:
     texts = [f"The capital of {x} is {y}." for x, y in (("France", "Paris"), ("Japan", "Tokyo"), ("Italy", "Rome"))]

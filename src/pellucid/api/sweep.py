@@ -176,14 +176,14 @@ def patched(
         return take(trial.path, source, **at)
 
     table, base, clean_number = torch.zeros(()), 0.0, 0.0
-    unchanged = clean.answer
-    if measure.scored or measure.more:
-        unchanged = fork(model, source.ids, measured(model, metric, source.ids), deterministic=deterministic).logits
+    own, unchanged = measured(model, metric, source.ids), clean.answer
+    if own.scored or own.more:
+        unchanged = fork(model, source.ids, own, deterministic=deterministic).logits
     for edit in edits:
         forks = fork(model, other, measure, edit, deterministic)
         table = table + numbers(model, forks, [[change(trial)] for trial in trials], measure) / len(edits)
         base += float(measure.number(forks.logits[None], forks.logits)) / len(edits)
-        clean_number += float(measure.number(unchanged[None], forks.logits)) / len(edits)
+        clean_number += float(own.number(unchanged[None], forks.logits)) / len(edits)
     table = table.reshape(len(records), *sizes(records[0], by))
     run = again(model, other, edits[0], deterministic)
     return Sweep(
