@@ -10,7 +10,9 @@ import pellucid
 from pellucid import add, compare, zero
 from pellucid.analysis.compare import gap, paired
 from pellucid.api.model import Model
+from pellucid.documents.number import number
 from pellucid.errors import TraceError
+from pellucid.terminal.comparison_lines import first
 from tiny import swapped
 
 COMPARE = sys.modules["pellucid.analysis.compare"]
@@ -20,6 +22,14 @@ PROMPT = "The capital of France is"
 @pytest.fixture(scope="module")
 def model() -> Model:
     return pellucid.load("pellucid/capitals", dtype="float64")
+
+
+def test_a_difference_of_rounding_is_written_as_two_numbers(model: Model) -> None:
+    a = pellucid.trace(model, PROMPT)
+    both = compare(a, pellucid.trace(model, PROMPT, edit=[add("layers.2.ffn", 1e-7, T=-1)]))
+    (line,) = first(both, 500)
+    assert both.first is not None and number(both.first.values[0]) == number(both.first.values[1])
+    assert all(repr(x) in line.plain for x in both.first.values)
 
 
 def test_a_change_is_seen_where_it_acts_and_after(model: Model) -> None:

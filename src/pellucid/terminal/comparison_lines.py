@@ -126,8 +126,10 @@ def first(c: Comparison, width: int) -> list[Text]:
         return prose(say("try.equal", count=len(c.tensors)), width, TITLE)
     one = changed[0]
     place = f"{one.path}[{', '.join(map(str, one.index))}]"
-    values = {"a": number(one.values[0]), "b": number(one.values[1])}
-    return prose(say("try.first", place=place, changed=len(changed), count=len(c.tensors), **values), width, TITLE)
+    a, b = map(number, one.values)
+    if a == b:  # to the digits that are usually shown
+        a, b = map(repr, one.values)
+    return prose(say("try.first", place=place, changed=len(changed), count=len(c.tensors), a=a, b=b), width, TITLE)
 
 
 def tensors(c: Comparison, width: int, everything: bool) -> list[Text]:
