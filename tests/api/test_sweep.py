@@ -14,11 +14,11 @@ import pellucid
 from documented import accept
 from pellucid import ablate, add, continuation, heads, noise, patch, put, sweep, take, without, zero
 from pellucid.api import sweep as sweeping
-from pellucid.api.model import Model, specimens
+from pellucid.api.model import Model, make, specimens
 from pellucid.api.sweep import Sweep
 from pellucid.commands import main
 from pellucid.engine import forks as forking
-from pellucid.errors import PellucidError
+from pellucid.errors import PellucidError, TraceError
 from pellucid.ops.sampling.stages import logprobs
 from pellucid.watching import taken_cells
 from pellucid.watching.change import Change
@@ -126,6 +126,34 @@ def test_batches_of_any_size(model: Model) -> None:
     assert apart(every_row, lambda logits: logprobs(logits)[:, token]) < 1e-10
     ranks = patch(model, FRANCE, JAPAN, "layers.*.out", "T", lambda logits: (logits > logits[:, [token]]).sum(-1))
     assert ranks.values.shape == (4, 5) and float(ranks.clean or 0) == 0.0
+
+
+def test_runs_of_unequal_lengths(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that the other run lacks stay; a cell at a position that the text lacks is refused. So each trial alone, and all joined."""
+    texts = ["The capital of France is Paris.", "The capital is"]
+    joined = ablate(model, texts, "layers.0.attn.z", "H", "resample").values
+    beyond = {t: take("layers.0.out", pellucid.trace(model, FRANCE, only="layers.0.out"), T=t) for t in range(5)}
+    with pytest.raises(TraceError, match="no position"):
+        sweep(model, "The capital", beyond, " Paris")
+    monkeypatch.setattr(forking, "taken_together", lambda changes, letters, rows: changes)
+    assert float((ablate(model, texts, "layers.0.attn.z", "H", "resample").values - joined).abs().max()) < 1e-10
+    with pytest.raises(TraceError, match="no position"):
+        sweep(model, "The capital", beyond, " Paris")
+
+
+def test_a_model_without_a_head_is_patched() -> None:
+    """The number of its clean run is of its last rows."""
+    small = {"vocab_size": 30, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 16}
+    own = make({"model_type": "bert", "architectures": ["BertModel"], **small}, dtype=torch.float64)
+    torch.manual_seed(1)
+    for p in own.module.parameters():
+        p.data.normal_(std=0.5)
+    clean, other = [3, 4, 5], [3, 9, 5]
+    s = patch(own, clean, other, "layers.0.out", "T", lambda rows: rows[:, 0])
+    for number, ids in ((s.clean, clean), (s.base, other)):
+        rows = own(torch.tensor([ids]))
+        assert any(number == pytest.approx(row[0].item(), abs=1e-10) for row in rows[0])
+    assert len(set(s.values.flatten().tolist())) == 3
 
 
 def test_each_run_has_the_loss_of_its_own_tokens(model: Model) -> None:

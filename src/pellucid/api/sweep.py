@@ -141,14 +141,19 @@ def patch(
 
 @dataclass(frozen=True, eq=False)
 class CleanRun:
-    """A run that values are taken from: the records of the tensors that a sweep goes over, and the logits [1 V] of its answer."""
+    """A run that values are taken from: the records of the tensors that a sweep goes over, and the logits [1 V] of its answer.
+
+    answer: None of a model without a head.
+    """
 
     records: Trace
-    answer: Tensor
+    answer: Tensor | None
 
 
 def clean_run(model: Model, prompt: str | Sequence[int] | Tensor, over: str, keep: Callable[[Tensor], Any] | None = None) -> CleanRun:
     """Run a prompt once for both. keep: of `trace`."""
+    if not model.config.head:
+        return CleanRun(trace(model, prompt, only=over, keep=keep), None)
     run = trace(model, prompt, only=[over, "logits"], keep=keep)
     answer = run.last_logits(0, run.blanks[0] if run.blanks else -1)[None].clone()
     if not fnmatchcase("logits", over) and any(s.path != "logits" for s in run):
@@ -177,7 +182,7 @@ def patched(
 
     table, base, clean_number = torch.zeros(()), 0.0, 0.0
     own, unchanged = measured(model, metric, source.ids), clean.answer
-    if own.scored or own.more:
+    if unchanged is None or own.scored or own.more:
         unchanged = fork(model, source.ids, own, deterministic=deterministic).logits
     for edit in edits:
         forks = fork(model, other, measure, edit, deterministic)

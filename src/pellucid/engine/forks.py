@@ -160,7 +160,12 @@ class Forks:
         again = [replace(c, required=False) for c in self.edit if any(self.blocks[p] >= entry for p in self.matched(c))]
         changes = [replace(c, request=f.request) for f in batch for c in (*again, *f.changes)]
         single = not again and all(len(f.changes) == 1 for f in batch)
-        return taken_together(changes, self.letters) if single else changes
+        return taken_together(changes, self.letters, self.length) if single else changes
+
+    def length(self, path: str) -> int:
+        """Return the rows that a tensor has of each fork's text."""
+        text = self.text
+        return len(text.source) if text.source is not None and self.blocks[path][0] < self.last else len(text.tokens)
 
     def rows(self, fork: Fork) -> int:
         """Return the rows that a fork computes, or that it stores of a source, whichever are more."""

@@ -66,7 +66,9 @@ def run_sweep(loaded: LoadedModel, request: SweepRequest, stop: Stop, limits: Li
 
 def answers_of(model: Model, clean: CleanRun, changed: list[int]) -> tuple[int, int]:
     """Return the likeliest next tokens of two prompts. A UseError if they are one and the same, which no number can tell apart."""
-    first, second = int(clean.answer.argmax()), int(clean_run(model, changed, "logits").answer.argmax())
+    if clean.answer is None or (other := clean_run(model, changed, "logits").answer) is None:
+        raise UseError("lens.head", model=model.name)
+    first, second = int(clean.answer.argmax()), int(other.argmax())
     if first == second:
         raise UseError("sweep.same", token=visible(piece_of(tokenizer_of(model), first)) or first)
     return first, second

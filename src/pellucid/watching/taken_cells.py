@@ -3,7 +3,7 @@
 A sweep of 2,160 trials would else be 2,160 small assignments. What one request takes is `change.take`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,8 @@ class TakenCells(Change):
         spans = spans_here(place)
         for request, at in self.takers:
             for row, position in taken_rows(spans.get(request), at):
+                if position >= self.table.shape[t]:  # the other run is shorter: its last rows stay
+                    continue
                 rows.append(row)
                 positions.append(position)
                 for letter, numbers in cells.items():
@@ -58,12 +60,15 @@ def taken_rows(span: Span | None, at: Mapping[str, int]) -> Iterator[tuple[int, 
             yield row, position
 
 
-def taken_together(changes: Sequence[Change], letters: Mapping[str, Sequence[str]]) -> list[Change]:
-    """Return changes of as many requests, with those that take plain cells of one tensor of one run as one. letters: of each path."""
+def taken_together(changes: Sequence[Change], letters: Mapping[str, Sequence[str]], rows: Callable[[str], int]) -> list[Change]:
+    """Return changes of as many requests, with those that take plain cells of one tensor of one run as one.
+
+    letters: of each path.  rows(path): those of a request.
+    """
     groups, kept = dict[Any, list[Change]](), list[Change]()
     sizes = Sizes(letters)
     for c in changes:
-        key = group_of(c, sizes)
+        key = group_of(c, sizes, rows)
         (kept if key is None else groups.setdefault(key, [])).append(c)
     return kept + [merged(group) for group in groups.values()]
 
@@ -85,12 +90,15 @@ class Sizes:
         return self.known[key]
 
 
-def group_of(c: Change, sizes: Sizes) -> Any:
+def group_of(c: Change, sizes: Sizes, rows: Callable[[str], int]) -> Any:
     """Return what changes must share to be one: the path, the other run, and the letters that are addressed. None if it acts alone."""
     if type(c) is not Change or not isinstance(c.become, Taken) or c.become.source or c.request is None or not isinstance(c.at, Mapping):
         return None
     size = sizes.of(c.path, c.become.other)
     if size is None or not all(type(i) is int and letter != "B" and 0 <= i < size.get(letter, 0) for letter, i in c.at.items()):
+        return None
+    position = c.at.get("T", 0)
+    if isinstance(position, int) and position >= rows(c.path):  # it acts nowhere, which it says by itself
         return None
     return c.path, id(c.become.other), tuple(c.at)
 
