@@ -299,7 +299,8 @@ def made(path: str, at: Mapping[str, Index], sign: str, value: Value, f: Operato
     text = f"{path}{addressed(at)} {sign} {value if not isinstance(value, Tensor) else f'tensor {tuple(value.shape)}'}"
 
     def become(x: Tensor, which: Cells) -> Tensor:
-        if not isinstance(value, Tensor):
+        hides = value == -math.inf and sign in ("=", "+=") and x.is_floating_point()  # a score that softmax makes 0
+        if not isinstance(value, Tensor) and not hides:
             require_number(value, torch.float64 if sign == "*=" and x.is_floating_point() else x.dtype, which.text)
         if isinstance(value, Tensor):
             own = value.to(x.device) if wide else value.to(x)
@@ -324,10 +325,10 @@ def reading(path: str, at: Mapping[str, Index], sign: str, reads: str, f: Operat
 
 
 def require_number(number: float, dtype: torch.dtype, text: str) -> None:
-    """Raise a UseError for a number that `dtype` cannot hold: one beyond its range, or a fraction for integers. Infinity is a float."""
+    """Raise a UseError for a number that `dtype` cannot hold: one beyond its range, or a fraction for integers."""
     if dtype.is_floating_point:
         most = torch.finfo(dtype).max
-        if math.isfinite(number) and abs(number) > most:
+        if abs(number) > most:
             raise UseError("change.number", change=text, found=number, allowed=f"{-most:g}..{most:g}")
         return
     least, most = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
