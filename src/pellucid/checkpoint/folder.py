@@ -216,12 +216,16 @@ def bare(path: Path) -> bool:
 def weightless(folder: object, names: Iterable[str]) -> CheckpointError:
     """Return the error for a folder without readable weights; it lists pickles, GGUF files or safetensors of other names, if there are."""
     names = [*names]
+    if {*ADAPTER} <= {*names}:
+        return CheckpointError("folder.adapter.alone", folder=folder, found=ADAPTER[1])
+    if shards := sorted(n for n in names if fnmatch(n, SHARDS)):
+        return CheckpointError("folder.unindexed", folder=folder, found=_some(shards), index=INDEX)
+    if renamed := sorted(n for n in names if n.endswith(".safetensors")):
+        return CheckpointError("folder.renamed", folder=folder, found=_some(renamed))
     if others := sorted(n for n in names if any(fnmatch(n, pattern) for pattern in _PICKLED)):
         if all(n.endswith(GGUF) for n in others):
             return CheckpointError("folder.gguf", folder=folder, found=_some(others))
         return CheckpointError("folder.pickled", folder=folder, found=_some(others))
-    if renamed := sorted(n for n in names if n.endswith(".safetensors") and not fnmatch(n, SHARDS)):
-        return CheckpointError("folder.renamed", folder=folder, found=_some(renamed))
     return CheckpointError("folder.weightless", folder=folder)
 
 
