@@ -29,11 +29,9 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
 
 
 def inner_type(cfg: c.Config) -> str:
-    """Return the text model's type: Mistral 4 has latents, and Ministral 3 always a stretched rope, which Mistral inside has not."""
+    """Return the text model's type: Mistral 4 has latents, and Ministral 3 a temperature."""
     attn = cfg.layers[0].attn
-    if not isinstance(attn, c.Attention):
-        return "mistral4"
-    return "ministral3" if attn.temper or (attn.rope and attn.rope.scaling) else "mistral"
+    return "mistral4" if attn.kind == "MLA" else "ministral3" if getattr(attn, "temper", None) else "mistral"
 
 
 def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
