@@ -109,11 +109,9 @@ export function ranked(x: ArrayLike<number>): Uint32Array {
     }
     [order, other] = [other, order];
   }
-  for (let i = 1; i < count; i++) { // numbers that are one float32, and differ
-    const id = order[i] ?? 0, number = x[id] ?? 0;
-    let at = i;
-    for (; at > 0 && (x[order[at - 1] ?? 0] ?? 0) < number; at--) order[at] = order[at - 1] ?? 0;
-    order[at] = id;
+  for (let from = 0, to = 1; from < count; from = to++) { // numbers that are one float32 and may differ
+    while (to < count && keys[order[to] ?? 0] === keys[order[from] ?? 0]) to++;
+    if (to - from > 1) order.subarray(from, to).sort((a, b) => (x[b] ?? 0) - (x[a] ?? 0) || a - b);
   }
   return order;
 }
