@@ -91,9 +91,10 @@ def test_count_knows_what_a_rank_of_a_run_holds_and_sends(settings: dict[str, An
     ]
 
 
-def test_count_knows_a_data_rank_of_an_adapter(settings: dict[str, Any]) -> None:
-    """Frozen weights, A and B with their gradients and moments, and the sum of those gradients."""
-    bill = settings["adapter bill"]
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_count_knows_a_data_rank_of_an_adapter(settings: dict[str, Any], optimizer: str) -> None:
+    """Frozen weights, A and B with their gradients and moments, of which Muon has one, and the sum of those gradients."""
+    bill = settings["adapter bill"][optimizer]
     assert bill.keys() == {"weights", "adapters", "gradients", "moments", "added_up", "sent"} and bill["sent"][0] > 0
     assert all(counted == measured for counted, measured in bill.values()), bill
 

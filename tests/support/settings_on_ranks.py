@@ -302,14 +302,15 @@ def adapters(root: Path) -> Measured:
     return out | {"mutant": curve.far(Curve(mutant, 5))}
 
 
-def adapter_bill(root: Path) -> Measured:
+def adapter_bill(root: Path, optimizer: str) -> Measured:
     """Compare what `count` says of a data rank that trains an adapter with what it holds and sends in a step."""
-    ranks = join(*THREE[0], patience=PATIENCE)
+    ranks, name = join(*THREE[0], patience=PATIENCE), f"billed-{optimizer}"
     if number() == 0:
         text = 'name = "a"\n[model]\nfrom = "pellucid/capitals-deepseek"\n[adapter]\nrank = 2\n[ranks]\ndata = 2\n'
-        (root / "billed.toml").write_text(text + TRAINED.format(data='files = ["lines.txt"]\npack = "stream"'))
+        train = TRAINED.format(data='files = ["lines.txt"]\npack = "stream"') + f'optimizer = "{optimizer}"\n'
+        (root / f"{name}.toml").write_text(text + train)
     dist.barrier()
-    run = aimed(root, "billed", ranks)
+    run = aimed(root, name, ranks)
     cast(run.model, torch.float32)
     with sent_by(ranks, run) as sent:
         taken(run, 1)
@@ -321,7 +322,7 @@ def adapter_bill(root: Path) -> Measured:
         "moments": sum(t.nbytes for t in moments_of(run).values() if t.ndim),
     }
     measured = own | dict(sent) | {"sent": sum(sent.values())}
-    counts = {name: int(n) for name, n in recipe_bill(root / "billed.toml").rank().items()}
+    counts = {name: int(n) for name, n in recipe_bill(root / f"{name}.toml").rank().items()}
     return {name: [counts.get(name), measured.get(name)] for name in counts | measured}
 
 
@@ -339,5 +340,5 @@ def settings(root: Path) -> Measured:
         "bills": bills(root),
         "tables": tables(),
         "adapters": adapters(root),
-        "adapter bill": adapter_bill(root),
+        "adapter bill": {optimizer: adapter_bill(root, optimizer) for optimizer in ("adamw", "muon")},
     }

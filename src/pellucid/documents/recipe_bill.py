@@ -115,9 +115,10 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
         steps = None if tokens is None else math.ceil(tokens / (recipe.train.batch * recipe.texts_a_row * length))
         bill.notes.append(say("count.recipe.epochs" if tokens is None else "count.recipe.least"))
     way = replace(way_of(recipe, data, family, cfg), extra=extra_of(recipe, data, bill))
-    if recipe.train.optimizer == "muon" and recipe.adapter is None:
+    if recipe.train.optimizer == "muon":
         matrices = (c for c in bill.weights if orthogonalised(c.path, len(c.weight.shape)))
-        way = replace(way, single=sum(c.times * c.weight.count for c in matrices))
+        single = sum(c.times * c.weight.count for c in matrices) if way.low is None else way.low  # an adapter is of matrices alone
+        way = replace(way, single=single)
     return RecipeBill(bill, steps, recipe.train.batch // rows, price, way, recipe.ranks)
 
 
