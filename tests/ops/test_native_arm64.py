@@ -27,6 +27,7 @@ from pellucid import ops
 from pellucid.batch.kv_cache import KVCache
 from pellucid.ops import native
 from pellucid.ops.native import make
+from pellucid.ops.sampling.token_mask import TokenMask
 from tiny import swapped
 
 NAMES = list(make.ARM) if FULL else ["neon_dot"]
@@ -58,6 +59,9 @@ def kernels_of(dtype: torch.dtype) -> None:
     test_native.test_attend(dtype, 3, 3, 33, 130, 1)
     test_native.test_store(dtype)
     test_native.test_argmax(dtype)
+    for width in (1, 33, 130):
+        x = test_native.rand(width, dtype=dtype)
+        native.largest_allowed(x, TokenMask.of(x > 0).words)
     kinds.test_latents_where_they_lie(dtype)
     kinds.memories(dtype)
     kinds.test_sinusoids(dtype)
