@@ -90,7 +90,7 @@ def test_mutants_are_seen(model: Model, mutant: tuple[str, Any]) -> None:
     assert max(abs(value - float(number(alone[path, *at.values()].last_logits()[None]))) for path, at, value in s.best(4)) > 1e-3
 
 
-def apart_always(changes: Any, letters: Any) -> Any:
+def apart_always(changes: Any, letters: Any, rows: Any) -> Any:
     """Let each fork take its own cells."""
     return changes
 
@@ -105,8 +105,8 @@ def test_cells_taken_together_are_those_taken_apart(model: Model, over: str, by:
     """Bit for bit, by an assignment a tensor; a mutant is seen. Tables of pairs of tokens stay apart."""
     given = list[Change]()
 
-    def counted(changes: Any, letters: Any, right: Any = taken_cells.taken_together) -> Any:
-        given.extend(together := right(changes, letters))
+    def counted(changes: Any, letters: Any, rows: Any, right: Any = taken_cells.taken_together) -> Any:
+        given.extend(together := right(changes, letters, rows))
         return together
 
     with swapped(forking, "taken_together", counted):
@@ -135,7 +135,7 @@ def test_runs_of_unequal_lengths(model: Model, monkeypatch: pytest.MonkeyPatch) 
     beyond = {t: take("layers.0.out", pellucid.trace(model, FRANCE, only="layers.0.out"), T=t) for t in range(5)}
     with pytest.raises(TraceError, match="no position"):
         sweep(model, "The capital", beyond, " Paris")
-    monkeypatch.setattr(forking, "taken_together", lambda changes, letters, rows: changes)
+    monkeypatch.setattr(forking, "taken_together", apart_always)
     assert float((ablate(model, texts, "layers.0.attn.z", "H", "resample").values - joined).abs().max()) < 1e-10
     with pytest.raises(TraceError, match="no position"):
         sweep(model, "The capital", beyond, " Paris")

@@ -239,6 +239,22 @@ def test_saves_over_a_checkpoint_only_when_told(tmp_path: Path) -> None:
     assert len(Folder(tmp_path).names()) == 5 and not (tmp_path / WEIGHTS).exists()
 
 
+@pytest.mark.parametrize(
+    ("files", "key"),
+    [
+        (("adapter_config.json", "adapter_model.safetensors"), "folder.adapter.alone"),
+        (("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"), "folder.unindexed"),
+        (("tf_model.safetensors", "pytorch_model.bin"), "folder.renamed"),
+        (("pytorch_model.bin",), "folder.pickled"),
+        ((), "folder.weightless"),
+    ],
+)
+def test_a_folder_without_weights_is_told_apart(files: tuple[str, ...], key: str, tmp_path: Path) -> None:
+    for name in ("config.json", *files):
+        (tmp_path / name).write_text("{}")
+    assert refused(tmp_path).key == key
+
+
 @pytest.mark.parametrize("stop", range(1, 6))
 def test_a_save_that_stops_leaves_no_mixture(stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a fault at any file the folder is the old checkpoint, the new one, or refused; never some shards of each."""
@@ -259,7 +275,7 @@ def test_a_save_that_stops_leaves_no_mixture(stop: int, tmp_path: Path, monkeypa
     monkeypatch.undo()
     folder = Folder(tmp_path)
     if not folder.has(INDEX):
-        assert refused(tmp_path).key == "folder.weightless"
+        assert refused(tmp_path).key == "folder.unindexed"
     else:
         assert [float(folder.read(name)[0, 0]) for name in TENSORS] == [100, 101, 102, 103, 104]
 
