@@ -19,6 +19,7 @@ from pellucid.checkpoint.disk import require_memory
 from pellucid.checkpoint.fill import take
 from pellucid.checkpoint.folder import WEIGHTS, Folder
 from pellucid.errors import CheckpointError
+from pellucid.families import family as family_of
 from pellucid.families import names
 from pellucid.families.names import Layout
 from test_names import disk, filled
@@ -94,6 +95,15 @@ def test_a_model_without_its_head(family: str) -> None:
     with pytest.raises(CheckpointError, match=first.removeprefix("model.")) as caught:
         filled(family, good | {first.removeprefix("model."): good[first]})
     assert caught.value.key == "weights.extra"
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [("mixtral", "layers.0.mlp.gate.weight"), ("granitemoe", "layers.0.block_sparse_moe.router.weight")]
+)
+def test_a_spelling_begins_with_the_complete_name(family: str, name: str) -> None:
+    """transformers' names in memory, without their "model."."""
+    known = family_of(family)
+    assert known.canonical(name) == known.canonical(f"model.{name}") != f"model.{name}"
 
 
 def test_beta_is_no_weight() -> None:
