@@ -90,7 +90,7 @@ def test_step_is_adamw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert gap() < 1e-12
     with monkeypatch.context() as m:
-        m.setattr(loop, "optimizer", lambda model, s: torch.optim.AdamW(model.parameters(), betas=(s.beta1, s.beta2), weight_decay=0.3))
+        m.setattr(loop, "optimizer", lambda model, s, _: torch.optim.AdamW(model.parameters(), betas=(s.beta1, s.beta2), weight_decay=0.3))
         assert gap() > 1e-6
     with monkeypatch.context() as m:
         m.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, clip: torch.tensor(1.0))

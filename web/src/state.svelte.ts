@@ -116,7 +116,7 @@ export async function run(): Promise<void> {
   const mine = ++latest, ended = new AbortController();
   if (now.busy) now.request?.halt(); // else the server would compute that run first
   now.busy = true;
-  const waiter = `${performance.timeOrigin}-${mine}-${Math.random()}`;
+  const waiter = `${performance.timeOrigin}-${mine}`; // when this tab was loaded, to a tenth of a millisecond
   now.request = served ? { halt: () => ended.abort(), waiter } : null;
   now.fault = "";
   try {
