@@ -299,13 +299,12 @@ def made(path: str, at: Mapping[str, Index], sign: str, value: Value, f: Operato
     text = f"{path}{addressed(at)} {sign} {value if not isinstance(value, Tensor) else f'tensor {tuple(value.shape)}'}"
 
     def become(x: Tensor, which: Cells) -> Tensor:
-        if not isinstance(value, Tensor):
-            hides = value == -math.inf and sign in ("=", "+=") and x.is_floating_point()  # a score that softmax makes 0
-            if not hides:
-                require_number(value, torch.float64 if sign == "*=" and x.is_floating_point() else x.dtype, which.text)
         if isinstance(value, Tensor):
             own = value.to(x.device) if wide else value.to(x)
         else:  # float64 until the cells' own dtype takes it: 0.999999 is another number in float32
+            hides = value == -math.inf and sign in ("=", "+=") and x.is_floating_point()  # a score that softmax makes 0
+            if not hides:
+                require_number(value, torch.float64 if sign == "*=" and x.is_floating_point() else x.dtype, which.text)
             own = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None, device=x.device)
         try:
             return f(x, own)
