@@ -61,5 +61,5 @@ class Family:
 
         Files of a model without its head, such as Qwen3's embedders, leave "model." out.
         """
-        spelled = re.sub(r"\.(gamma|beta)$", lambda end: {"gamma": ".weight", "beta": ".bias"}[end[1]], name)
-        return self.respell(f"model.{spelled}" if spelled.startswith(HEADLESS) else spelled)
+        spelled = self.respell(re.sub(r"\.(gamma|beta)$", lambda end: {"gamma": ".weight", "beta": ".bias"}[end[1]], name))
+        return self.respell(f"model.{spelled}") if spelled.startswith(HEADLESS) else spelled  # BERT's own prefix comes first
