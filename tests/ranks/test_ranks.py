@@ -73,15 +73,15 @@ def test_a_wrong_exchange_is_seen(measured: Callable[[str, int], Measured], muta
     assert worst < BOUND if mutant == "none" else worst > 1e-3
 
 
-@pytest.mark.parametrize("family", ["deepseek_v3", "llama"])
-def test_a_state_is_the_same_bytes_on_any_ranks(measured: Callable[[str, int], Measured], family: str) -> None:
+@pytest.mark.parametrize("case", ["deepseek_v3 adamw", "llama adamw", "deepseek_v3 muon"])
+def test_a_state_is_the_same_bytes_on_any_ranks(measured: Callable[[str, int], Measured], case: str) -> None:
     """Saved on 2 x 2 ranks, loaded and saved on 4 of which two have a copy, on 4 that have one each, and on one: one file.
 
     The grid's change is told. DeepSeek-V3's also on 2 data x 2 expert ranks, and on 2 x 2 ranks with one copy.
     """
     got = measured("trained", 4)
-    assert got[f"{family} weights.safetensors"] == got[f"{family} moments.safetensors"] == 1
-    assert got[f"{family} says"] == "ranks (data=4 tensor=1 → data=1 tensor=1)" and got[f"{family} goes on"] == 4
+    assert got[f"{case} weights.safetensors"] == got[f"{case} moments.safetensors"] == 1
+    assert got[f"{case} says"] == "ranks (data=4 tensor=1 → data=1 tensor=1)" and got[f"{case} goes on"] == 4
 
 
 @pytest.mark.parametrize("grid", ["data=2 tensor=1", "data=1 tensor=2", "data=1 tensor=1 expert=2", "data=2 tensor=1 shard=2"])

@@ -25,6 +25,7 @@ S = replace(SETTINGS, steps=STEPS, batch=5, learning_rate=1e-2, weight_decay=0.3
 ROUNDING = ".attn.k.bias"  # gpt2's: its gradient is rounding alone, which AdamW makes a step of
 CALM = {"qwen3_next": 0.1}  # with weights of 0.3 a rounding grows a hundredfold in a step of its delta rule
 FAMILIES = ("gpt2", "llama", "deepseek_v3", "qwen3_moe", "qwen3_next")
+STATES = (("deepseek_v3", "adamw"), ("llama", "adamw"), ("deepseek_v3", "muon"))
 OF_TENSORS = ("apertus",)  # whose feed-forward part has weights that every neuron uses
 Curve = list[dict[str, Any]]
 Change = Callable[[Any, Sharding], Sharding]
@@ -105,13 +106,13 @@ def states(root: Path) -> Measured:
     Between the two also on 4 data ranks of two shards; of experts on 2 data x 2 expert ranks, and on 2 shards x 2 tensor ranks.
     """
     out: Measured = {}
-    for family in ("deepseek_v3", "llama"):
+    for family, optimizer in STATES:
         grids, before = ((2, 2, 1), *[(2, 1, 2), (2, 2, 1, 2)] * (family == "deepseek_v3"), (4, 1, 1, 2), (4, 1, 1)), None
         names = ["x".join(map(str, sizes)) for sizes in grids]
         for name, sizes in zip(names, grids, strict=True):
             ranks = join(*sizes, patience=PATIENCE)
             model = tiny(config(family), seed=0 if before is None else 7)
-            run = run_of(model, root / f"{family}-{name}", split(model, ranks))
+            run = run_of(model, root / f"{family}-{optimizer}-{name}", split(model, ranks), optimizer=optimizer)
             if before is None:
                 taken(run, 3)
             else:
@@ -122,14 +123,14 @@ def states(root: Path) -> Measured:
             before = run.folder / "saves" / f"{run.step:09d}"
         if number() == 0:
             model = tiny(config(family), seed=7)
-            run = run_of(model, root / f"{family}-alone")
+            run = run_of(model, root / f"{family}-{optimizer}-alone", optimizer=optimizer)
             (run.folder / "log.jsonl").touch()
-            out[f"{family} says"] = run.load(before, inexact=True)
+            out[f"{family} {optimizer} says"] = run.load(before, inexact=True)
             run.save()
-            folders = [root / f"{family}-{name}" / "saves" / "000000003" for name in (*names, "alone")]
+            folders = [root / f"{family}-{optimizer}-{name}" / "saves" / "000000003" for name in (*names, "alone")]
             for file in ("weights.safetensors", "moments.safetensors"):
-                out[f"{family} {file}"] = len({(folder / file).read_bytes() for folder in folders})
-            out[f"{family} goes on"] = taken(run, 1)[0]["step"]
+                out[f"{family} {optimizer} {file}"] = len({(folder / file).read_bytes() for folder in folders})
+            out[f"{family} {optimizer} goes on"] = taken(run, 1)[0]["step"]
         dist.barrier()
     return out
 
