@@ -275,7 +275,7 @@ CASES: dict[str, tuple[str, int, Setup]] = {
         2,
         little_memory,
     ),
-    "other run": (r"saves/000000004 was saved on another machine: cpu \(\w+ → OTHER\);.*", 2, as_other_machine),
+    "other run": (r"saves/000000004 was saved on another machine or on other ranks: cpu \(\w+ → OTHER\);.*", 2, as_other_machine),
     "in use": (r"out is in use by process 4711", 2, in_use),
     "disk": (r"saves/000000004: No space left on device; 000000002 is whole", 1, full_disk),
     "too early": (r"step 4 (lies before the states kept|was taken on another machine).*", 2, too_early),
