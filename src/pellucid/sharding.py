@@ -114,7 +114,12 @@ class Sharding:
     def clip(self, model: nn.Module, most: float) -> float:
         """Scale the gradients so that their norm is `most` at most. Returns the norm that they had."""
         if self.ranks.sharing == 1:
-            return float(nn.utils.clip_grad_norm_(model.parameters(), most))
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            norm = nn.utils.get_total_norm(gradients)
+            factor = (most / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_
+            if float(factor) != 1.0:
+                torch._foreach_mul_(gradients, factor)
+            return float(norm)
         return self.scale({path: p.grad for path, p in model.named_parameters() if p.grad is not None}, most)
 
     def scale(self, gradients: Mapping[str, Tensor], most: float) -> float:

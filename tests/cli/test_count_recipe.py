@@ -111,3 +111,14 @@ def test_the_teacher_is_counted(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert bill["training"]["memory.teacher"]["value"] == 4 * teacher and bill["training"]["flops.teacher"]["value"] > 0
     assert main(["count", str(tmp_path / "r.toml")]) == 0
     assert "the teacher's weights" in (out := capsys.readouterr().out) and "held in the teacher's forward" in out
+
+
+def test_moments_are_named_after_their_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a run by Muon they are both optimizers'; in both languages."""
+    names = {"en": ("AdamW's moments", "moments of Muon and AdamW"), "zh": ("AdamW 的矩", "Muon 与 AdamW 的矩")}
+    for optimizer in ("adamw", "muon"):
+        path = recipe_of(tmp_path / optimizer, train__optimizer=f'"{optimizer}"')
+        for language, both in names.items():
+            assert main(["count", str(path), "--lang", language]) == 0
+            out = capsys.readouterr().out
+            assert (both[1] in out) is (optimizer == "muon") and (both[0] in out.replace(both[1], "")) is (optimizer == "adamw")

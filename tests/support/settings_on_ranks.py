@@ -36,8 +36,8 @@ THREE = GRIDS[2][:3]  # data ranks, tensor ranks, expert ranks
 class Poisoned(CrossEntropy):
     """A loss that is not finite for one document, and whose gradient is not finite for another one. It knows them by their last token."""
 
-    def judge(self, model: nn.Module, batch: Batch) -> Judged:
-        loss, figures = super().judge(model, batch)
+    def judge(self, model: nn.Module, batch: Batch, share: float = 1.0) -> Judged:
+        loss, figures = super().judge(model, batch, share)
         lasts = [[int(i) for i in row if i >= 0][-2:] for row in batch.targets]
         if documents()[7].target[-2:] in lasts:
             loss = loss * float("nan")

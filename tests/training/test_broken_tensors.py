@@ -31,7 +31,7 @@ OTHERS = [i for i, d in enumerate(DOCUMENTS) if 22 not in d.target]
 def poisoned(run: TrainingRun, steps: set[int]) -> Iterator[None]:
     """Let the loss of these steps, from 1, be no number."""
 
-    def broken(model: Any, batch: Batch, smoothing: float) -> Tensor:
+    def broken(model: Any, batch: Batch, smoothing: float, share: float) -> Tensor:
         return loss_of(model, batch, smoothing) * (float("nan") if run.step + 1 in steps else 1.0)
 
     with swapped(criterion, "loss_of", broken):
@@ -58,7 +58,7 @@ def test_the_first_tensor_of_a_gradient(tmp_path: Path) -> None:
     """It is the last one on the way of the forward; of a loss that is broken itself the documents are told."""
     run = run_of(tmp_path)
 
-    def broken(model: Any, batch: Batch, smoothing: float) -> Tensor:
+    def broken(model: Any, batch: Batch, smoothing: float, share: float) -> Tensor:
         logits = model(*batch.inputs)
         return loss_of(model, batch, smoothing) + ((logits[2, 1, 4] - logits[2, 1, 4].detach()) * 1e30 * 1e30)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pellucid import config as c
 from pellucid import ops
 from pellucid.batch.step import Step
 from pellucid.nn.attention import Attention
+from pellucid.training import criterion
 from pellucid.training.criterion import loss_of
 from pellucid.training.objectives import IGNORED, Batch, Causal, Document
 from test_symmetries import right_gradients
@@ -26,7 +28,7 @@ from training import DOCUMENTS, SETTINGS, WORDS, fresh, run_of
 
 HERE = sys.modules[__name__]
 attention = importlib.import_module("pellucid.nn.attention")
-cross_entropy, gated, relative, tanh, rms, add = F.cross_entropy, ops.gated, attention.relative, torch.tanh, ops.rms, ops.add
+gated, relative, tanh, rms, add = ops.gated, attention.relative, torch.tanh, ops.rms, ops.add
 identity = ops.identity
 mask = Attention.mask
 CHOSEN = [DOCUMENTS[i] for i in (0, 5, 8, 7)]
@@ -47,16 +49,25 @@ def by_hand(logits: Tensor, targets: Tensor, smoothing: float) -> float:
     return total / count
 
 
-def padding_smoothed(x: Tensor, t: Tensor, ignore_index: int, label_smoothing: float) -> Tensor:
+def instead(loss: Callable[[Tensor, Tensor, float], Tensor]) -> Any:
+    """Another loss of logits [N V], targets [N] and the smoothing, in the place of ours."""
+    return SimpleNamespace(apply=lambda x, t, smoothing, share, over: loss(x, t, smoothing))
+
+
+def padding_smoothed(x: Tensor, t: Tensor, smoothing: float) -> Tensor:
     """What all ids share, over padding too."""
-    return (1 - label_smoothing) * cross_entropy(x, t, ignore_index=ignore_index) - label_smoothing * x.log_softmax(-1).mean()
+    return (1 - smoothing) * F.cross_entropy(x, t, ignore_index=IGNORED) - smoothing * x.log_softmax(-1).mean()
+
+
+def smoothed(x: Tensor, t: Tensor, smoothing: float) -> Tensor:
+    return F.cross_entropy(x, t, ignore_index=IGNORED, label_smoothing=smoothing)
 
 
 @law(
-    padding_counts=(F, "cross_entropy", lambda x, t, ignore_index, **how: cross_entropy(x, t.clamp(min=0), **how)),
-    padding_smoothed=(F, "cross_entropy", padding_smoothed),
-    next_but_one=(F, "cross_entropy", lambda x, t, **how: cross_entropy(x, t.roll(-1), **how)),
-    not_smoothed=(F, "cross_entropy", lambda x, t, label_smoothing, **how: cross_entropy(x, t, **how)),
+    padding_counts=(criterion, "LogitsLoss", instead(lambda x, t, s: smoothed(x, t.clamp(min=0), s))),
+    padding_smoothed=(criterion, "LogitsLoss", instead(padding_smoothed)),
+    next_but_one=(criterion, "LogitsLoss", instead(lambda x, t, s: smoothed(x, t.roll(-1), s))),
+    not_smoothed=(criterion, "LogitsLoss", instead(lambda x, t, s: smoothed(x, t, 0.0))),
 )
 def test_29_loss_by_hand() -> float:
     """With and without smoothing; padding carries none of either."""

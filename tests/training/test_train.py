@@ -106,7 +106,7 @@ def test_micro_batches_add_up_to_the_step(micro: int, tmp_path: Path) -> None:
         entry = run.one([0, 5, 8, 7])
         return entry, {path: p.detach().clone() for path, p in run.model.named_parameters()}
 
-    def unweighted(model: Any, batch: Batch, smoothing: float) -> Tensor:
+    def unweighted(model: Any, batch: Batch, smoothing: float, share: float) -> Tensor:
         return loss_of(model, batch) * full["tokens"] / int((batch.targets != IGNORED).sum()) * micro / 4
 
     def gap(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
@@ -189,7 +189,7 @@ def test_what_is_no_number_changes_nothing(what: str, tmp_path: Path) -> None:
     run.train(silent, lambda: run.step == 5)
     before, real = state(run), loss_of
 
-    def broken(model: Any, batch: Batch, smoothing: float) -> Tensor:
+    def broken(model: Any, batch: Batch, smoothing: float, share: float) -> Tensor:
         loss = real(model, batch)
         return loss * float("nan") if what == "loss" else loss + (model.norm.weight[0] - model.norm.weight[0].detach()) * 1e30 * 1e30
 

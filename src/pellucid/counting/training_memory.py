@@ -32,8 +32,10 @@ from pellucid.nn.linear import Linear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.watching.meta import META
 
-ROWS, BUFFERS = 64, 3
-"""Rows of narrow logits that are widened at once, and the matrices of them: training.narrow_loss has them from here."""
+ROWS = 64
+"""Rows of logits whose loss is computed at once: training.logits_loss has them from here."""
+PIECE = 1 << 17
+"""Numbers of a weight that AdamW changes at once, which with their gradients and moments lie in a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,12 @@ def loss(bill: Bill, tables: int | None, size: int) -> Number:
     """Return the bytes that the loss holds of logits and what is made of them. tables: see Extra.  size: bytes of a logit."""
     rows, vocab = bill.setting.context * bill.setting.batch, bill.config.vocab
     wide = at_least(size)
-    if tables is not None or size == wide:  # the cross-entropy's are log-probabilities, their gradient and the logits'
-        count = 3 if tables is None else tables
-        return product(f"{count}·T·V·{wide}", tables=count, rows=rows, vocab=vocab, wide=wide)
-    row, few = wide * BUFFERS + size, min(ROWS, rows)  # narrow logits and their gradient, and a few rows of them, widened and not
-    value = 2 * rows * vocab * size + few * vocab * row
-    return Number(value, f"2·T·V·{size} + rows·V·{row}", f"2·{rows:,}·{vocab:,}·{size} + {few}·{vocab:,}·{row}")
+    if tables is not None:
+        return product(f"{tables}·T·V·{wide}", tables=tables, rows=rows, vocab=vocab, wide=wide)
+    # the cross-entropy's are logits, whose place their gradient takes, and a few rows twice in float32; narrow ones widened, and not
+    row, few = 2 * wide if size == wide else 3 * wide + size, min(ROWS, rows)
+    value = rows * vocab * size + few * vocab * row
+    return Number(value, f"T·V·{size} + rows·V·{row}", f"{rows:,}·{vocab:,}·{size} + {few}·{vocab:,}·{row}")
 
 
 def at_extra(kinds: Mapping[str, Number], one: MomentBytes, way: Way) -> Number:
@@ -146,7 +148,10 @@ def at_loss(bill: Bill, cost: Mapping[str, Number], way: Way, kept: list[tuple[s
 
 
 def at_backward(bill: Bill, way: Way, kinds: Mapping[str, Number], kept: list[tuple[str, int, Number]]) -> Number:
-    """Return the most bytes held in a layer's backward pass: what layers up to it keep, and the gradients of those behind it."""
+    """Return the most bytes held in a layer's backward pass: what layers up to it keep, and the gradients of those behind it.
+
+    Behind the layers is the head, whose pass needs the logits' gradient.
+    """
     s, size = bill.setting, int(BYTES[bill.setting.activations])
     row = s.batch * s.context * bill.config.width * size
     of_layer = {path: int(n) for path, _, n in kept}
@@ -160,7 +165,8 @@ def at_backward(bill: Bill, way: Way, kinds: Mapping[str, Number], kept: list[tu
     behind, before = gradients.get("", 0), of_layer["outside"] + sum(own for _, own in order)
     if way.recompute:
         before = of_layer["outside"] + row * len(order)
-    most = dict[str, int]()
+    logits = s.batch * s.context * bill.config.vocab * size
+    most = {"kept": before, "gradients": int(kinds["gradients"]) if way.summed else behind, "working": logits + row}
     for path, own in reversed(order):
         again = own if way.recompute else 0
         bytes_of = {"kept": before + again, "gradients": int(kinds["gradients"]) if way.summed else behind, "working": needs[path] + row}
@@ -184,12 +190,16 @@ def gradients_of(bill: Bill, way: Way, every: int) -> dict[str, int]:
 
 
 def at_update(bill: Bill, way: Way, kinds: Mapping[str, Number]) -> Number:
-    """Return the bytes held while the largest weight changes: two of its size in float32, and where one gradient is widened that."""
+    """Return the bytes held while the largest weight changes: a piece of its size in float32, for Muon two of all of it, and where one
+    gradient is widened that.
+    """
     wide = at_least(int(BYTES[bill.setting.activations]))
     narrow = way.rank is None and not way.summed and BYTES[bill.setting.activations] < wide
     largest = max(c.weight.count for c in bill.weights) if way.rank is None else 0
-    copies = 3 if narrow else 2
-    temporary = product(f"{copies}·largest·{wide}", copies=copies, largest=largest, wide=wide)
+    piece, copies = (0, 2 + narrow) if way.single else (min(PIECE, largest), int(narrow))
+    temporary = Number(
+        (copies * largest + piece) * wide, f"({copies}·largest + piece)·{wide}", f"({copies}·{largest:,} + {piece:,})·{wide}"
+    )
     return total([*lasting(kinds), ("gradients", 1, kinds["gradients"]), ("temporary", 1, temporary)])
 
 

@@ -36,4 +36,4 @@ def rank_lines(given: RecipeBill) -> list[Text]:
     counts, r = given.rank(), given.ranks
     if not counts:
         return []
-    return [*one_rank(grid(r.data, r.tensor, r.expert, r.shard), counts), Text()]
+    return [*one_rank(grid(r.data, r.tensor, r.expert, r.shard), counts, given.way.single > 0), Text()]

@@ -86,11 +86,13 @@ def on_device(report: Mapping[str, Any], view: Scenario, width: int) -> list[Tex
 
 
 def held_as(bill: Bill, way: Way, name: str) -> str:
-    """Name a row of memory: frozen weights by their stored format, others by `MEMORY`."""
+    """Name a row of memory: frozen weights by their stored format, moments by their optimizer, others by `MEMORY`."""
     if name == "weights" and way.rank is not None:
         return say("count.train.frozen", dtype=bill.setting.weights)
     if name == "weights" and "bytes.dequantised" in bill:
         return say("count.train.plain", dtype=bill.setting.activations)
+    if name == "moments" and way.single:
+        return say("count.train.moments_of_muon")
     return say(MEMORY[name])
 
 
@@ -114,9 +116,10 @@ def over_ranks(bill: Bill, view: Scenario, split: Split, report: Mapping[str, An
     return out + over_device(bill, view, split, report, width) + prose(say("count.over.note"), width, "dim")
 
 
-def one_rank(grid: str, counts: Mapping[str, Number]) -> list[Text]:
-    """Write what one rank of a training grid holds, and sends in a step."""
-    rows = [row(say(RANK[name]), n, "B") for name, n in counts.items()]
+def one_rank(grid: str, counts: Mapping[str, Number], muon: bool = False) -> list[Text]:
+    """Write what one rank of a training grid holds, and sends in a step. muon: some moments are Muon's."""
+    names = {name: say("count.train.moments_of_muon") if muon and name == "moments" else say(RANK[name]) for name in counts}
+    rows = [row(names[name], n, "B") for name, n in counts.items()]
     return [Text(say("count.recipe.rank", grid=grid), "bold"), *table(rows, COLUMNS)]
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from pellucid.ops import tapped_loss, wide
 from pellucid.training.balance import Balance
 from pellucid.training.dropout import Dropout
-from pellucid.training.narrow_loss import NarrowLoss
+from pellucid.training.logits_loss import LogitsLoss
 from pellucid.training.objectives import IGNORED, Batch, Document, Objective
-from pellucid.watching.tap import after
+from pellucid.watching.tap import after, here
 
 Figures = dict[str, float]
 """Means over a batch's units that the log has beside the loss, by their names there."""
@@ -60,8 +60,8 @@ class Criterion(ABC):
         return targets_in(batch)
 
     @abstractmethod
-    def judge(self, model: nn.Module, batch: Batch) -> Judged:
-        """Return the loss of `model` on a batch."""
+    def judge(self, model: nn.Module, batch: Batch, share: float = 1.0) -> Judged:
+        """Return the loss of `model` on a batch. share: what the loss is multiplied by before it is differentiated."""
 
     @torch.no_grad()
     def measure(self, model: nn.Module, objective: Objective, parts: Sequence[Sequence[Document]]) -> tuple[float, Figures]:
@@ -82,8 +82,8 @@ class CrossEntropy(Criterion):
     def __init__(self, smoothing: float = 0.0) -> None:
         self.smoothing = smoothing
 
-    def judge(self, model: nn.Module, batch: Batch) -> Judged:
-        return Judged(loss_of(model, batch, self.smoothing), {})
+    def judge(self, model: nn.Module, batch: Batch, share: float = 1.0) -> Judged:
+        return Judged(loss_of(model, batch, self.smoothing, share), {})
 
     def measure(self, model: nn.Module, objective: Objective, parts: Sequence[Sequence[Document]]) -> tuple[float, Figures]:
         """Return the loss without smoothing."""
@@ -101,17 +101,15 @@ class StepPart(NamedTuple):
     figures: Figures
 
 
-def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
+def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0, share: float = 1.0) -> Tensor:
     """Return the mean of -log p(target) over real targets; `smoothing` is the part shared by all V ids (arXiv 1512.00567).
 
-    A watch of the model has its parts under the path `loss`.
+    share: what the loss is multiplied by before it is differentiated.  A watch of the model has its parts under the path `loss`.
     """
     logits = model(*batch.inputs)
     targets = batch.targets.flatten()
-    if wide(logits.dtype) != logits.dtype:
-        loss = NarrowLoss.apply(logits.flatten(0, 1), targets, smoothing)
-    else:
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED, label_smoothing=smoothing)
+    unread = torch.is_grad_enabled() and not here.watches
+    loss = LogitsLoss.apply(logits.flatten(0, 1), targets, smoothing, share, unread)
     with after(model, "loss", None):
         return tapped_loss(loss, logits, batch.targets, smoothing, IGNORED)
 
@@ -134,7 +132,7 @@ def losses(
         share = count / total
         real = part.targets != IGNORED
         with dropout.drawn(micro), balance.counting(real):
-            judged = criterion.judge(model, part)
+            judged = criterion.judge(model, part, share)
         loss = judged.loss * share
         figures = {name: value * share for name, value in judged.figures.items()}
         with dropout.drawn(micro):  # blocks may run again in the backward pass

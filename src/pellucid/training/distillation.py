@@ -47,7 +47,7 @@ class Distillation(Criterion):
         given: dict[str, Any] = {f"distil.{name}": value for name, value in vars(settings).items() if name != "teacher"}
         self.identity = given | {"teacher": digest}
 
-    def judge(self, model: nn.Module, batch: Batch) -> Judged:
+    def judge(self, model: nn.Module, batch: Batch, share: float = 1.0) -> Judged:
         targets = batch.targets.flatten()
         real = targets != IGNORED
         with seen_by(), torch.no_grad():  # a watch records the student alone

@@ -308,10 +308,8 @@ def continuation(s: Sentence) -> str:
 
 def stacked(rows: Sequence[list[int]]) -> Tensor:
     """Return rows of ids as [B T], padded with IGNORED."""
-    out = torch.full((len(rows), max(map(len, rows))), IGNORED)
-    for i, row in enumerate(rows):
-        out[i, : len(row)] = torch.tensor(row)
-    return out
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[IGNORED] * (longest - len(row))] for row in rows], dtype=torch.long)
 
 
 def last_logits(model: nn.Module, tokens: tuple[Tensor, ...], step: Step) -> Tensor:

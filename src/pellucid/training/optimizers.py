@@ -1,6 +1,6 @@
 """The optimizers of training: AdamW, and Muon for the matrices of layers with AdamW for the rest.
 
-    AdamW   arXiv 1711.05101        its parts are in move.py
+    AdamW   arXiv 1711.05101        its parts are in move.py; the operations of torch's, on pieces that stay in the processor's cache
     Muon    m ← μ·m + (1 − μ)·g        u = (1 − μ)·g + μ·m        W ← (1 − η·λ)·W − η·0.2·√max(out, in)·O(u)
 
 O(u) is u with its singular values near 1, by five steps of a polynomial (K. Jordan 2024); the factor gives a step the size of AdamW's, so
@@ -9,7 +9,6 @@ that one learning rate serves both (arXiv 2502.16982). It is computed in the dty
 O needs complete matrices. Ranks that have parts of one gather u, each computes O(u), and takes its own part of it; m stays divided.
 """
 
-import inspect
 import math
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from pellucid.counting.training_memory import PIECE
 from pellucid.counting.training_ranks import orthogonalised
 from pellucid.sharding import UNSPLIT, Sharding
 from pellucid.training.recipe import TrainSettings
@@ -32,13 +32,37 @@ if "torch._dynamo" not in sys.modules:  # as in meta: what torch wraps imports i
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's AdamW without its wrapper, which imports torch's compiler and triton only to disable them."""
+    """torch's AdamW with the same state and the same bits: all its operations on one piece of a weight, then on the next one.
 
-    taken = staticmethod(inspect.unwrap(torch.optim.AdamW.step))
+    torch's own wrapper of a step imports torch's compiler and triton only to disable them.
+    """
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        return self.taken(self, closure)
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.change(p, p.grad, group)
+        return loss
+
+    def change(self, p: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        """Take a step on one weight."""
+        state = self.state[p]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+        state["step"] += 1
+        step, (mean, square), rate = state["step"].item(), group["betas"], group["lr"]
+        size, root = rate / (1 - mean**step), (1 - square**step) ** 0.5
+        of = [p, gradient, state["exp_avg"], state["exp_avg_sq"]]
+        split = p.numel() > PIECE and all(t.is_contiguous() for t in of)
+        pieces = zip(*(t.view(-1).split(PIECE) if split else [t] for t in of), strict=True)
+        for w, g, m, v in pieces:
+            w.mul_(1 - rate * group["weight_decay"])
+            m.lerp_(g, 1 - mean)
+            v.mul_(square).addcmul_(g, g, value=1 - square)
+            w.addcdiv_(m, v.sqrt().div_(root).add_(group["eps"]), value=-size)
 
 
 class Muon(AdamW):
@@ -52,7 +76,7 @@ class Muon(AdamW):
     def step(self, closure: Any = None) -> Any:
         every = self.param_groups
         self.param_groups = [group for group in every if not group.get("muon")]
-        loss = self.taken(self, closure)
+        loss = super().step(closure)
         self.param_groups = every
         for group in every:
             for p in group["params"] if group.get("muon") else ():

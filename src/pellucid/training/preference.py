@@ -59,7 +59,7 @@ class Preference(Criterion):
         """Return the number of pairs."""
         return len(batch.inputs[-1].spans) // 2
 
-    def judge(self, model: nn.Module, batch: Batch) -> Judged:
+    def judge(self, model: nn.Module, batch: Batch, share: float = 1.0) -> Judged:
         s = self.settings
         sums, counts = text_sums(model(*batch.inputs), batch)
         assert batch.of_texts is not None

@@ -144,7 +144,7 @@ class Reward(Criterion):
         """Return the number of answers."""
         return len(batch.inputs[-1].spans)
 
-    def judge(self, model: nn.Module, batch: Batch) -> Judged:
+    def judge(self, model: nn.Module, batch: Batch, share: float = 1.0) -> Judged:
         assert batch.of_texts is not None
         logits = model(*batch.inputs)
         a, reward, length, cut, engine = batch.of_texts.unbind(-1)

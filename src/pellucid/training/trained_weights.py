@@ -27,10 +27,13 @@ from pellucid.training.recipe import TrainSettings
 
 
 class TrainedWeights:
-    """The weights of a model whose own parameters are read, differentiated and changed."""
+    """The weights of a model whose own parameters are read, differentiated and changed. They are those that it has now.
+
+    read: the parameters of the model.  own_weights: what the optimizer changes, by path.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        self.model, self.read, self.own_weights = model, list(model.parameters()), trained(model)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that the optimizer changes."""
@@ -38,7 +41,7 @@ class TrainedWeights:
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield them with their paths."""
-        yield from trained(self.model).items()
+        yield from self.own_weights.items()
 
     def own(self, parameter: nn.Parameter) -> nn.Parameter:
         """Return what the optimizer changes for a parameter of the model; the parameter itself if it does not train."""
@@ -54,7 +57,7 @@ class TrainedWeights:
 
     def clear(self) -> None:
         """Drop all gradients."""
-        for p in (*self.model.parameters(), *self.parameters()):
+        for p in (*self.read, *self.parameters()):
             p.grad = None
 
     def sum_gradients(self, sharding: Sharding) -> None:
@@ -83,9 +86,6 @@ class OwnWeights(TrainedWeights):
         super().__init__(model)
         self.own_weights = own
         self.of = {id(p): own[path] for path, p in trained(model).items()}
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        yield from self.own_weights.items()
 
     def own(self, parameter: nn.Parameter) -> nn.Parameter:
         return self.of.get(id(parameter), parameter)
