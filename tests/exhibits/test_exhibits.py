@@ -39,8 +39,8 @@ def ran(name: str) -> ExhibitResult:
 
 
 def few_steps(name: str) -> dict[str, Any]:
-    """Return the setting of fewest training steps, if an exhibit has it; a correction needs more of them to balance experts."""
-    return {c.name: min(c.options) for c in find(name).controls if c.name == "steps" and name != "balance"}
+    """Return the setting of fewest training steps, if an exhibit has it."""
+    return {c.name: min(c.options) for c in find(name).controls if c.name == "steps"}
 
 
 def test_every_file_is_in_a_chapter() -> None:

@@ -45,4 +45,6 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("merged", e.differ(one.moved) and e.same(one.merged), moved=one.moved, gap=one.merged)
 
 
-EXHIBIT = Exhibit("adapter", show, controls=(Control("prompt", PROMPT), Control("rank", 4, RANKS), Control("steps", STEPS[1], STEPS)))
+EXHIBIT = Exhibit(
+    "adapter", show, controls=(Control("prompt", PROMPT, tokens=2), Control("rank", 4, RANKS), Control("steps", STEPS[1], STEPS))
+)

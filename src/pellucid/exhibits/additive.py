@@ -56,4 +56,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("tanh", e.differ(own) and e.same(straight), gap=own, straight=straight)
 
 
-EXHIBIT = Exhibit("additive", show, controls=(Control("prompt", PROMPT),), fits=causal_attention)
+EXHIBIT = Exhibit("additive", show, controls=(Control("prompt", PROMPT, tokens=2),), fits=causal_attention)

@@ -31,8 +31,11 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.balance.table"), list(map(say, COLUMNS)), rows)
     least, most = min(alone.loads), max(alone.loads)
     yield e.claim("starve", alone.starved > 0, starved=alone.starved, experts=len(experts), least=least, most=most)
-    yield e.claim("correction", corrected.starved == 0 and corrected.overload < alone.overload, fullest=corrected.overload)
-    yield e.claim("auxiliary", penalised.starved == 0 and penalised.overload < alone.overload, fullest=penalised.overload)
+    evener = corrected.overload < alone.overload and corrected.starved < alone.starved
+    without = {"experts": len(experts), "without": alone.overload}
+    yield e.claim("correction", evener, starved=corrected.starved, fullest=corrected.overload, **without)
+    evener = penalised.overload < alone.overload and penalised.starved < alone.starved
+    yield e.claim("auxiliary", evener, starved=penalised.starved, fullest=penalised.overload, **without)
 
 
 EXHIBIT = Exhibit(

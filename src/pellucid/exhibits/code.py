@@ -35,4 +35,4 @@ def fits(cfg: Config) -> bool:
     return causal(cfg) and first.attn.kv_heads is not None and not first.ffn.experts and first.order == "pre"
 
 
-EXHIBIT = Exhibit("code", show, controls=(Control("prompt", PROMPT), Control("tensor", TENSORS[0], TENSORS)), fits=fits)
+EXHIBIT = Exhibit("code", show, controls=(Control("prompt", PROMPT, tokens=2), Control("tensor", TENSORS[0], TENSORS)), fits=fits)

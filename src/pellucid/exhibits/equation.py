@@ -52,4 +52,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("table", table == 0, gap=table)
 
 
-EXHIBIT = Exhibit("equation", show, controls=(Control("prompt", PROMPT), Control("head", HEAD, (0, 1, 2, 3))), fits=bilinear)
+EXHIBIT = Exhibit("equation", show, controls=(Control("prompt", PROMPT, tokens=2), Control("head", HEAD, (0, 1, 2, 3))), fits=bilinear)

@@ -43,11 +43,15 @@ CLEAR = 10  # times the tolerance: a difference that is no rounding
 
 @dataclass(frozen=True)
 class Control:
-    """What a visitor may set. value: until then.  options: all that it may be; any text or number of its type where there are none."""
+    """What a visitor may set. value: until then.  options: all that it may be; any text or number of its type where there are none.
+
+    tokens: the fewest of a text, 2 where its claims compare one token with another.
+    """
 
     name: str
     value: str | float
     options: Sequence[str | float] = ()
+    tokens: int = 1
 
     def read(self, given: Any) -> str | float:
         """Return a given value in the control's type. A UseError if it is not allowed."""
@@ -119,6 +123,9 @@ class Experiment:
         self.exhibit, self.model, self.open_model, self.enabled, self.check = exhibit, model, open_model, enabled, check
         self.settings = {name: c.read(settings.get(name, c.value)) for name, c in known.items()}
         self.runs: list[Rerun] = []
+        for c in exhibit.controls:
+            if c.tokens > 1 and (count := len(model.ids(self.text(c.name)))) < c.tokens:
+                raise UseError("exhibit.tokens", name=c.name, found=self.text(c.name), tokens=count, allowed=c.tokens)
 
     def text(self, name: str) -> str:
         """Return the setting of a control that holds a text."""

@@ -25,4 +25,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("mask", e.differ(apart(seeing, each)), seeing=mean(seeing.values), plain=mean(each.values))
 
 
-EXHIBIT = Exhibit("forcing", show, controls=(Control("text", TEXT),))
+EXHIBIT = Exhibit("forcing", show, controls=(Control("text", TEXT, tokens=3),))

@@ -80,4 +80,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("maps", e.differ(gap), shape=shape(pattern.value[0]), gap=gap)
 
 
-EXHIBIT = Exhibit("heads", show, controls=(Control("prompt", PROMPT), Control("head", 0, (0, 1, 2, 3))), fits=causal_attention)
+EXHIBIT = Exhibit("heads", show, controls=(Control("prompt", PROMPT, tokens=2), Control("head", 0, (0, 1, 2, 3))), fits=causal_attention)

@@ -33,4 +33,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("answers", e.differ(right.moved(plain)), loss=right.loss, own=plain.loss, **counts)
 
 
-EXHIBIT = Exhibit("mask", show, controls=(Control("prompt", PROMPT),), fits=causal_attention)
+EXHIBIT = Exhibit("mask", show, controls=(Control("prompt", PROMPT, tokens=2),), fits=causal_attention)

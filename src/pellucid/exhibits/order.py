@@ -33,4 +33,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("answers", e.differ(min(moved)), **numbers, of=own["capital"].of, moved=max(moved))
 
 
-EXHIBIT = Exhibit("order", show, controls=(Control("prompt", PROMPT),), fits=lambda cfg: causal(cfg) and positions_can_go(cfg))
+EXHIBIT = Exhibit("order", show, controls=(Control("prompt", PROMPT, tokens=2),), fits=lambda cfg: causal(cfg) and positions_can_go(cfg))

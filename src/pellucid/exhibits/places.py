@@ -75,5 +75,5 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         yield MatrixPanel(title, token_names(run), channels, cells, "positions", cell=(0, "row", "column"), run=number)
 
 
-CONTROLS = (Control("prompt", PROMPT), Control("shift", SHIFT, (1, SHIFT, 30)))
+CONTROLS = (Control("prompt", PROMPT, tokens=2), Control("shift", SHIFT, (1, SHIFT, 30)))
 EXHIBIT = Exhibit("places", show, model="pellucid/capitals-llama", controls=CONTROLS, fits=rotary)

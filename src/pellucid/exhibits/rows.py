@@ -28,4 +28,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("alone", e.same(max(alone[FFN])) and e.differ(max(alone[ATTN])), ffn=max(alone[FFN]), attn=max(alone[ATTN]))
 
 
-EXHIBIT = Exhibit("rows", show, controls=(Control("prompt", PROMPT),))
+EXHIBIT = Exhibit("rows", show, controls=(Control("prompt", PROMPT, tokens=2),))

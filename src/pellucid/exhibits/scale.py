@@ -33,4 +33,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("answers", e.differ(other.moved(own)), loss=other.loss, own=own.loss, **counts)
 
 
-EXHIBIT = Exhibit("scale", show, controls=(Control("prompt", PROMPT),), fits=causal_attention)
+EXHIBIT = Exhibit("scale", show, controls=(Control("prompt", PROMPT, tokens=2),), fits=causal_attention)

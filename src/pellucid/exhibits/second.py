@@ -60,4 +60,4 @@ def fits(cfg: Config) -> bool:
     return causal(cfg) and cfg.layers[-1].attn.buckets is None
 
 
-EXHIBIT = Exhibit("second", show, controls=(Control("text", TEXT), Control("steps", 80, STEPS)), fits=fits)
+EXHIBIT = Exhibit("second", show, controls=(Control("text", TEXT, tokens=3), Control("steps", 80, STEPS)), fits=fits)
