@@ -1,14 +1,15 @@
 """The page's further views in a real Chromium, beside the Python API: sampling, attention, experts, cache, budget, changes."""
 
 import json
+import math
 from typing import Any
 
 import pytest
 import torch
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 import pellucid
-from browser import Tab
+from browser import Tab, open_tab
 from pellucid.api.count import count
 from pellucid.api.model import Model
 from pellucid.ops.sampling.settings import Sampling
@@ -166,6 +167,22 @@ def test_a_tensor_is_patched_from_another_prompt(tab: Tab, model: Model) -> None
     logits = shown(tab, json.dumps([["layers.0.mid", "0,3,:", "prompt", "The capital of Japan is"]]))
     for id, logit in logits.items():
         assert logit == float(seen["logits"].value[0, -1, id])
+
+
+def test_a_score_of_minus_infinity_hides_a_token(tab: Tab, model: Model) -> None:
+    """And one of a whole row is refused in one line, with what is meant instead."""
+    seen = pellucid.trace(model, PROMPT, edit=[pellucid.put("layers.0.attn.scores", -math.inf, T=4, S=3)])
+    for id, logit in shown(tab, json.dumps([["layers.0.attn.scores", ":,:,4,3", "to", "-inf"]])).items():
+        assert logit == float(seen["logits"].value[0, -1, id])
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_row_without_a_key_is_refused(browser: Browser, address: str, lang: str) -> None:
+    with open_tab(browser, address, refusals=[400]) as tab:
+        tab.go(lang, view="change", prompt=PROMPT, edits=json.dumps([["layers.0.attn.scores", ":,:,4,:", "to", "-inf"]]))
+        line = tab.page.locator("main [role=alert]")
+        expect(line).to_contain_text("layers.0.attn.pattern[T=4] = 0")
+        assert "\n" not in line.inner_text()
 
 
 def shown(tab: Tab, edits: str) -> dict[int, float]:

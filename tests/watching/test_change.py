@@ -17,7 +17,7 @@ from pellucid.api.model import Model
 from pellucid.engine.engine import Engine
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
-from pellucid.errors import PellucidError, TraceError
+from pellucid.errors import PellucidError, TraceError, UseError
 from pellucid.ops import native
 from pellucid.watching import cells
 from pellucid.watching.cells import Place
@@ -309,6 +309,57 @@ def test_a_score_of_minus_infinity_hides_a_token(model: Model) -> None:
     assert row[:, 3].eq(0).all() and far(row.sum(-1), torch.ones(len(row)).double()) < 1e-12 and row[:, 2].gt(0).all()
     with pytest.raises(PellucidError, match="does not fit"):
         require_number(math.inf, torch.int64, "chosen = inf")
+
+
+EMPTIED: dict[str, tuple[dict[str, Any], str]] = {  # cells of layers.0.attn.scores, and what the refusal names
+    "a row of every head": ({"T": 4}, "scores[T=4]: .*further rows: 0.*pattern[T=4] = 0"),
+    "a row of one head": ({"H": 1, "T": 4}, "scores[H=1, T=4]: .*pattern[H=1, T=4] = 0"),
+    "all that the mask leaves": ({"H": 1, "T": slice(1, 3), "S": slice(0, 3)}, "scores[H=1, T=1]: .*further rows: 1"),
+}
+
+
+@pytest.mark.parametrize("case", EMPTIED)
+def test_a_row_without_a_key_is_refused(model: Model, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: without the check the answer is no number."""
+    at, line = EMPTIED[case]
+    change, ids = put("layers.0.attn.scores", -math.inf, **at), torch.tensor([model.ids(PROMPT)])
+    pattern = line.replace("[", r"\[").replace("]", r"\]")
+    with pytest.raises(UseError, match=pattern):
+        logits(model, [change], ids)
+    cells = tuple(at.get(letter, slice(None)) for letter in "BHTS")
+    with pytest.raises(UseError, match=pattern):
+        logits(model, by_hand("layers.0.attn.scores", lambda x: x.__setitem__(cells, -math.inf)), ids)
+    monkeypatch.setattr(sys.modules["pellucid.ops.attend"], "require_keys", lambda *given: None)
+    assert logits(model, [change], ids).isnan().any()
+
+
+def test_a_row_without_a_key_is_named_by_its_place(model: Model) -> None:
+    """A text of a batch, and a position of the text where a cache holds the others. A row whose own key is left is computed."""
+    one = model.ids(PROMPT)
+    with pytest.raises(UseError, match=r"\[B=1, T=2\]"):
+        logits(model, [put("layers.1.attn.scores", -math.inf, B=1, T=2)], torch.tensor([one, one]))
+    with (
+        pytest.raises(UseError, match=r"layers.1.attn.scores\[T=6\]"),
+        pellucid.watch(model, (), edit=put("layers.1.attn.scores", -math.inf, T=6)),
+    ):
+        model.generate(torch.tensor([one]), 4, eos=None)
+    assert logits(model, [put("layers.1.attn.scores", -math.inf, T=4, S=slice(0, 4))], torch.tensor([one])).isfinite().all()
+    assert logits(model, [zero("layers.1.attn.pattern", T=4)], torch.tensor([one])).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "t5", "deepseek_v3", "llama"])
+def test_a_row_without_a_key_in_other_attentions(name: str) -> None:
+    """A sink is a key that no change takes away; latent, grouped and cross attention are asked too."""
+    module, given = tiny(name), inputs(name)
+    with watch(module, inside="listed") as seen:
+        module(*given)
+    path = [s.path for s in seen if s.path.endswith(".scores")][-1]
+    edit = [put(path, -math.inf, T=2)]
+    if name == "gpt_oss":
+        assert logits(module, edit, *given).isfinite().all()
+    else:
+        with pytest.raises(UseError, match="no key to attend to"):
+            logits(module, edit, *given)
 
 
 # What is refused

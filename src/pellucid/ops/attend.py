@@ -18,6 +18,7 @@ from pellucid.ops import native
 from pellucid.ops.gate import SOFTMAX, bounded, part_of_row
 from pellucid.ops.kinds import Operands, OpKind, cut, plain, scaling
 from pellucid.ops.precision import wide
+from pellucid.watching.emptied_rows import require_keys
 from pellucid.watching.meta import META
 from pellucid.watching.recomputing import gap, recomputing
 from pellucid.watching.tap import as_reference, deferred, here, in_segment, inside, note, tap, visit_segments
@@ -236,6 +237,7 @@ def attend_reference(
     w = mask.hide(scores, allowed, present)
     sink = None if mask.sinks is None else mask.sinks.to(w.dtype)[:, None, None]
     w = w if sink is None else torch.cat([w, sink.expand(*w.shape[:-1], 1)], -1)
+    require_keys(w, present, segment.q_at)
     pattern = softmax_of_own(w).to(q.dtype)[..., : k.shape[1]]
     if not (segment.contiguous and mask is causal):  # of a contiguous causal segment every row sees itself
         pattern = pattern.masked_fill(~present.any(-1, keepdim=True), 0.0)

@@ -62,13 +62,13 @@ describe("an exhibit in an address", () => {
 
 describe("changes as edits", () => {
   it("keep their text", () => {
-    for (const text of ["layers.0.ffn = 0", "layers.2.attn.z[0,1:3,:] *= 0.5", 'layers.1.out[T=4:] = from "The \\"capital\\""', "a.b[H=0] = -1", "layers.1.ffn = layers.1.ffn_norm", "layers.2.out[T=1:] += layers.0.out", "layers.1.attn.q.in[:,2,:] *= 0.5"]) {
+    for (const text of ["layers.0.ffn = 0", "layers.2.attn.z[0,1:3,:] *= 0.5", 'layers.1.out[T=4:] = from "The \\"capital\\""', "a.b[H=0] = -1", "layers.1.ffn = layers.1.ffn_norm", "layers.2.out[T=1:] += layers.0.out", "layers.1.attn.q.in[:,2,:] *= 0.5", "layers.0.attn.scores[T=4, S=3] = -inf"]) {
       const edit = parsed(text);
       expect(edit && changeText(edit)).toBe(text);
       expect(edit && readEdits(writtenEdits([edit]))).toEqual([edit]);
     }
   });
   it("are none where the text is another", () => {
-    for (const text of ["", "layers.0.ffn", "a += 1", "a without b.safetensors", 'a[T="x"] = 0', 'a *= from "b"', "a = b", 'a = from "b" [T=1]']) expect(parsed(text)).toBeUndefined();
+    for (const text of ["", "layers.0.ffn", "a += 1", "a = inf", "a *= -inf", "a = -infx", "a without b.safetensors", 'a[T="x"] = 0', 'a *= from "b"', "a = b", 'a = from "b" [T=1]']) expect(parsed(text)).toBeUndefined();
   });
 });

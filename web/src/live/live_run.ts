@@ -2,7 +2,7 @@
 
 import type { Mask } from "../draw/mask";
 import type { TokenDocument } from "../run/documents";
-import type { Edit } from "../run/edits";
+import { numberOf, type Edit } from "../run/edits";
 import { axes, type Answer, type Candidate, type Run, type Stats, type Step, type Tensor } from "../run/types";
 import { drawToken, GREEDY, probabilities, stages, type Sampling } from "../sampling/stages";
 import { Attended } from "./attended";
@@ -85,7 +85,7 @@ export class LiveModel {
     const spans = spansOf(edit.at, names, shape);
     if (!spans) throw new RangeError(`${edit.path}[${edit.at}]`);
     if (row < (spans[1]?.[0] ?? 0) || row >= (spans[1]?.[1] ?? rows)) return undefined;
-    const own = spans.slice(2), sizes = place.shape.slice(2), by = Number(edit.value);
+    const own = spans.slice(2), sizes = place.shape.slice(2), by = numberOf(edit);
     return { place, change: (x) => x.map((old, n) => {
       let rest = n;
       for (let axis = sizes.length - 1; axis >= 0; axis--) {

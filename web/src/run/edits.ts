@@ -13,12 +13,16 @@ const PATH = /^(?!.*\.safetensors)[A-Za-z_*][\w*]*(\.[\w*]+)*$/;
 const HOW: readonly How[] = ["to", "times", "prompt", "tensor", "plus"];
 const ENTERS = ".in"; // after a part's path: the rows that it reads
 
+const HIDDEN = /^\s*[-−](inf|∞)\s*$/; // a score that hides a key
+
+// The number of an edit that sets or multiplies, NaN if it is none.
+export const numberOf = (e: Edit): number => (e.how === "to" && HIDDEN.test(e.value) ? -Infinity : e.value.trim() === "" || !Number.isFinite(Number(e.value)) ? NaN : Number(e.value));
 export const reads = (e: Edit): boolean => e.how === "tensor" || e.how === "plus";
 // The path of the part whose rows an edit changes before it; undefined for a tensor.
 export const entered = (path: string): string | undefined => (path.endsWith(ENTERS) ? path.slice(0, -ENTERS.length) : undefined);
 
 export const sound = (e: Edit): boolean =>
-  e.path.length > 0 && e.path.length < 200 && (e.at === "" || AT.test(e.at) || LETTERED.test(e.at)) && (e.how === "prompt" ? e.value.length > 0 && e.value.length <= 4000 : reads(e) ? e.value.length < 200 && PATH.test(e.value) : e.value.trim() !== "" && Number.isFinite(Number(e.value)));
+  e.path.length > 0 && e.path.length < 200 && (e.at === "" || AT.test(e.at) || LETTERED.test(e.at)) && (e.how === "prompt" ? e.value.length > 0 && e.value.length <= 4000 : reads(e) ? e.value.length < 200 && PATH.test(e.value) : !Number.isNaN(numberOf(e)));
 
 export const written = (edits: readonly Edit[]): string => (edits.length > 0 ? JSON.stringify(edits.map((e) => [e.path, e.at, e.how, e.value])) : "");
 
@@ -35,7 +39,7 @@ export function read(text: string): Edit[] {
 
 // The edit as a change's text, which the server reads.
 export function changeText(e: Edit): string {
-  const value = e.how === "prompt" ? `= from ${JSON.stringify(e.value)}` : reads(e) ? `${e.how === "plus" ? "+=" : "="} ${e.value}` : `${e.how === "to" ? "=" : "*="} ${Number(e.value)}`;
+  const value = e.how === "prompt" ? `= from ${JSON.stringify(e.value)}` : reads(e) ? `${e.how === "plus" ? "+=" : "="} ${e.value}` : `${e.how === "to" ? "=" : "*="} ${String(numberOf(e)).replace("Infinity", "inf")}`;
   return `${e.path}${where(e.at)} ${value}`;
 }
 
