@@ -248,20 +248,23 @@ def test_panels_of_every_kind(tab: Tab, lang: str) -> None:
     assert widths == [pytest.approx([100 / 9, 800 / 9]), pytest.approx([0, 100 / 9])]
 
 
-BELOW = "Math.round(document.querySelector('article').getBoundingClientRect().bottom + scrollY)"
+MOST_SCREENS = {"heads": 3, "learning": 4, "latent": 2, "routing": 3, "timeline": 3, "equation": 3, "ladder": 1}
 
 
-@pytest.mark.parametrize("name", ["heads", "learning", "latent"])
-def test_it_is_one_screen(tab: Tab, name: str) -> None:
-    """On a projector nothing lies below the window: its pictures come a screen at a time, all of them in turn."""
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("name", MOST_SCREENS)
+@pytest.mark.quick(2)
+def test_it_is_one_screen(tab: Tab, name: str, lang: str) -> None:
+    """On a projector nothing lies below the window, no edge either: its pictures come a screen at a time, all of them in turn."""
     tab.page.set_viewport_size({"width": 1440, "height": 900})
-    show(tab, name, "en")
+    show(tab, name, lang)
     screens, panels = tab.page.locator("[data-screen]"), tab.page.locator("[data-panel]")
     seen = set()
-    expect(screens).not_to_have_count(0)
-    for i in range(screens.count()):
-        screens.nth(i).click()
-        assert tab.page.evaluate(BELOW) <= 900
+    expect(screens).to_have_count(0 if MOST_SCREENS[name] == 1 else MOST_SCREENS[name])
+    for i in range(max(1, screens.count())):
+        if screens.count():
+            screens.nth(i).click()
+        assert tab.page.evaluate("document.documentElement.scrollHeight") <= 900
         seen |= {n for n in range(panels.count()) if panels.nth(n).is_visible()}
     assert seen == set(range(panels.count()))
     tab.page.set_viewport_size({"width": 390, "height": 844})

@@ -58,6 +58,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield CubePanel(say("exhibit.heads.cube", head=head, shape=shape(batched)), axes, cube.tolist(), "layers.0.attn.z")
     own, other = lone_gap(e.model, prompts, head, cube), lone_gap(e.model, prompts, head, cube, e.on(1, 0))
     yield e.claim("batch", e.same(own) and e.differ(other), batch=len(prompts), own=own, other=other)
+    counts = {n: parameters(WIDE, n) for n in COUNTS}
+    columns = [say("exhibit.heads.heads"), *map(str, counts)]
+    yield TablePanel(say("exhibit.heads.table"), columns, [(say("exhibit.heads.parameters"), *counts.values())])
     for step, named, x in zip(after, AXES, stages(named_cells(*SMALL), SMALL_HEADS), strict=True):
         names, values = as_table(x, named)
         yield MatrixPanel(f"{step}  {shape(x[0])}", names, [*map(str, range(len(values[0])))], values)
@@ -68,14 +71,12 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim(
         "reshape", moved > 0 and wrong.right < plain.right, moved=moved, rows=ROWS, right=wrong.right, plain=plain.right, of=plain.of
     )
-    counts = {n: parameters(WIDE, n) for n in COUNTS}
     yield e.claim("count", len({*counts.values()}) == 1, width=WIDE, count=counts[COUNTS[0]], most=COUNTS[-1])
     run = e.trace(e.text("prompt"))
     pattern = next(s for s in run if s.path.endswith(".attn.pattern"))
     names = token_names(run)
     for head, values in enumerate(pattern.value[0].tolist()):
         yield MatrixPanel(say("exhibit.heads.map", head=head), names, names, values, pattern.path, "share", (0, head, "row", "column"))
-    yield TablePanel(say("exhibit.heads.table"), [say("exhibit.heads.heads"), say("exhibit.heads.parameters")], [*counts.items()])
     gap = head_gap(pattern.value)
     yield e.claim("maps", e.differ(gap), shape=shape(pattern.value[0]), gap=gap)
 

@@ -30,7 +30,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     losses = list(means(run.losses))
     yield LinePanel(say("exhibit.learning.loss"), say("exhibit.learning.step"), steps_shown(steps), {say("exhibit.learning.mean"): losses})
     columns = [say("exhibit.learning.step"), say("exhibit.learning.text", prompt=PROMPT)]
-    yield TablePanel(say("exhibit.learning.texts"), columns, run.texts)
+    yield TablePanel(say("exhibit.learning.texts"), columns, run.texts[::2])
     at, parts = [s.step for s in run.steps], list(run.steps[0].changes)
     for title, sizes in (
         (say("exhibit.learning.changes"), [s.changes for s in run.steps]),

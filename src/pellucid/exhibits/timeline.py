@@ -24,6 +24,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     texts = list(map(say, (new for _, _, new, _ in ERAS)))
     rows = [(year, era, new, source) for (year, _, _, source), era, new in zip(ERAS, eras, texts, strict=True)]
     yield TablePanel(say("exhibit.timeline.eras"), columns, rows)
+    columns = [say("exhibit.timeline.year"), say("exhibit.timeline.models"), say("exhibit.timeline.sparse"), say("exhibit.timeline.kinds")]
+    yield TablePanel(say("exhibit.timeline.years"), columns, [(y.year, len(y.models), y.sparse, y.kinds) for y in years])
     stacks = {
         "encoder": say("exhibit.timeline.encoder"),
         "both": say("exhibit.timeline.both"),
@@ -31,8 +33,6 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     }
     tree = {about: list(boxes(branches(models, kind, NAMES))) for kind, about in stacks.items()}
     yield DiagramPanel(say("exhibit.timeline.tree"), tree)
-    columns = [say("exhibit.timeline.year"), say("exhibit.timeline.models"), say("exhibit.timeline.sparse"), say("exhibit.timeline.kinds")]
-    yield TablePanel(say("exhibit.timeline.years"), columns, [(y.year, len(y.models), y.sparse, y.kinds) for y in years])
     columns = [say("exhibit.timeline.date"), say("exhibit.timeline.model"), say("exhibit.timeline.by"), say("exhibit.timeline.attention")]
     rows = [(m.date, m.name, m.organisation, m.attention or say("exhibit.timeline.undisclosed")) for m in models]
     yield TablePanel(say("exhibit.timeline.table"), columns, rows)
