@@ -7,7 +7,7 @@ from pellucid import config as c
 from pellucid.families import bert, encoder_fields
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule
+from pellucid.families.names import Rule, prefixed
 
 # of training, and of TensorFlow's files
 UNUSED = {"classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"}
@@ -68,17 +68,12 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
     return (*ENDS, *blocks(cfg))
 
 
-def respell(name: str) -> str:
-    """Files without a head leave the prefix out."""
-    return name if name.startswith(("albert.", "predictions.", "sop_classifier.")) else f"albert.{name}"
-
-
 FAMILY = Family(
     config=config,
     rules=rules,
     ignored=ignored,
     copies={"predictions.decoder.bias": "predictions.bias"},
-    respell=respell,
+    respell=prefixed("albert.", "predictions.", "sop_classifier."),
     resolve=resolve,
     architecture="AlbertForMaskedLM",
 )

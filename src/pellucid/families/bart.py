@@ -21,16 +21,11 @@ ENTRY = tuple(
 RULES = (*marian.RULES, *ENTRY)
 
 
-def respell(name: str) -> str:
-    """Return a name with the prefix that files of the model without its head leave out."""
-    return f"model.{name}" if name.startswith(("shared.", "encoder.", "decoder.")) else name
-
-
 FAMILY = Family(
     config=config,
     rules=RULES,
     copies=marian.COPIES,
-    respell=respell,
+    respell=marian.respell,
     resolve=marian.resolve,
     architecture="BartForConditionalGeneration",
 )

@@ -10,7 +10,7 @@ from pellucid.families import encoder_fields
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule
+from pellucid.families.names import Rule, prefixed
 
 # Fields of TensorFlow's files about the pooler, which has the model's own width here.
 POOLER = {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"}
@@ -63,17 +63,12 @@ RULES = (
 COPIES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
 
 
-def respell(name: str) -> str:
-    """Files without a head leave the prefix out."""
-    return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"
-
-
 FAMILY = Family(
     config=config,
     rules=RULES,
     ignored=ignored,
     copies=COPIES,
-    respell=respell,
+    respell=prefixed("bert.", "cls."),
     resolve=resolve,
     architecture="BertForMaskedLM",
 )

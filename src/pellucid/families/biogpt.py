@@ -4,7 +4,7 @@ from pellucid import config as c
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule
+from pellucid.families.names import Rule, prefixed
 
 OFFSET = 2  # rows before that of the first position
 
@@ -44,4 +44,4 @@ RULES = (
     Rule("output_projection.*", "head.*"),
 )
 
-FAMILY = Family(config=config, rules=RULES, architecture="BioGptForCausalLM")
+FAMILY = Family(config=config, rules=RULES, respell=prefixed("biogpt.", "output_projection."), architecture="BioGptForCausalLM")

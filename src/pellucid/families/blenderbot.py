@@ -19,7 +19,7 @@ FAMILY = Family(
     config=config,
     rules=RULES,
     copies=marian.COPIES,
-    respell=bart.respell,
+    respell=marian.respell,
     resolve=marian.resolve,
     architecture="BlenderbotForConditionalGeneration",
 )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pellucid import config as c
-from pellucid.families import gptj
+from pellucid.families import gpt2, gptj
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import Rule, grouped
@@ -22,4 +22,4 @@ QKV = Rule(f"{gptj.LAYER}.attn.qkv_proj.*", tuple(f"layers.{{i}}.attn.{n}.*" for
 RULES = (*(rule for rule in gptj.RULES if "attn.q" not in rule.disk and "attn.k" not in rule.disk and "attn.v" not in rule.disk), QKV)
 IGNORED = (*gptj.IGNORED, r"transformer\.h\.\d+\.attn\.causal_mask")
 
-FAMILY = Family(config=config, rules=RULES, ignored=IGNORED, architecture="CodeGenForCausalLM")
+FAMILY = Family(config=config, rules=RULES, ignored=IGNORED, respell=gpt2.respell, architecture="CodeGenForCausalLM")

@@ -7,7 +7,7 @@ from pellucid.families import encoder_fields
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule
+from pellucid.families.names import Rule, prefixed
 
 DROPOUTS = {"qa_dropout", "seq_classif_dropout"}
 
@@ -58,15 +58,10 @@ RULES = (
 )
 
 
-def respell(name: str) -> str:
-    """Files without a head leave the prefix out."""
-    return name if name.startswith(("distilbert.", "vocab_")) else f"distilbert.{name}"
-
-
 FAMILY = Family(
     config=config,
     rules=RULES,
-    respell=respell,
+    respell=prefixed("distilbert.", "vocab_"),
     resolve=resolve,
     architecture="DistilBertForMaskedLM",
 )

@@ -9,7 +9,7 @@ from pellucid import config as c
 from pellucid.families import bert, encoder_fields
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule
+from pellucid.families.names import Rule, prefixed
 
 SUMMARY = {"summary_last_dropout"}  # of a head that sorts texts
 
@@ -49,16 +49,11 @@ RULES = (
 IGNORED = (r"electra\.embeddings\.position_ids", r"discriminator_predictions\..*")
 
 
-def respell(name: str) -> str:
-    """Files without a head leave the prefix out."""
-    return name if name.startswith(("electra.", "generator_", "discriminator_")) else f"electra.{name}"
-
-
 FAMILY = Family(
     config=config,
     rules=RULES,
     ignored=IGNORED,
-    respell=respell,
+    respell=prefixed("electra.", "generator_", "discriminator_"),
     resolve=resolve,
     architecture="ElectraForMaskedLM",
 )

@@ -6,7 +6,7 @@ rw        one part after the other, biases, a bias by distance instead of rotary
 """
 
 from pellucid import config as c
-from pellucid.families import bloom
+from pellucid.families import bloom, gpt2
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
@@ -73,4 +73,4 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
 
 IGNORED = (r"transformer\.h\.\d+\.self_attention\.rotary_emb\.inv_freq",)
 
-FAMILY = Family(config=config, rules=rules, ignored=IGNORED, architecture="FalconForCausalLM")
+FAMILY = Family(config=config, rules=rules, ignored=IGNORED, respell=gpt2.respell, architecture="FalconForCausalLM")

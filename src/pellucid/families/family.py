@@ -10,7 +10,17 @@ from pellucid.families.fields import Fields
 from pellucid.families.names import Rule
 
 # how names begin where "model." is left out
-HEADLESS = ("embed_tokens.", "embedding_norm.", "embeddings.", "layers.", "norm.", "final_layernorm.", "final_norm.", "layer_norm.")
+HEADLESS = (
+    "embed_tokens.",
+    "embedding_norm.",
+    "embeddings.",
+    "layers.",
+    "norm.",
+    "final_layernorm.",
+    "final_norm.",
+    "norm_f.",
+    "layer_norm.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

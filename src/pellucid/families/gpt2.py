@@ -6,7 +6,7 @@ from pellucid import config as c
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import SPLIT_TURNED, TURNED, Rule
+from pellucid.families.names import SPLIT_TURNED, TURNED, Rule, prefixed
 
 
 def config(hf: Fields) -> c.Config:
@@ -47,11 +47,7 @@ ENDS = (
 )
 RULES = (*ENDS, *LAYERS)
 IGNORED = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)  # masks that old files carry
-
-
-def respell(name: str) -> str:
-    """Return a name with the prefix that OpenAI's own files leave out."""
-    return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
+respell = prefixed("transformer.", "lm_head.")  # which OpenAI's own files leave out
 
 
 FAMILY = Family(config=config, rules=RULES, ignored=IGNORED, respell=respell, architecture="GPT2LMHeadModel")

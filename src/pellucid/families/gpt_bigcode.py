@@ -49,4 +49,4 @@ def rules(cfg: c.Config) -> tuple[Rule, ...]:
     )
 
 
-FAMILY = Family(config=config, rules=rules, ignored=gpt2.IGNORED, architecture="GPTBigCodeForCausalLM")
+FAMILY = Family(config=config, rules=rules, ignored=gpt2.IGNORED, respell=gpt2.respell, architecture="GPTBigCodeForCausalLM")

@@ -6,7 +6,7 @@ from pellucid import config as c
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule, grouped
+from pellucid.families.names import Rule, grouped, prefixed
 from pellucid.families.rope import rope
 
 
@@ -55,8 +55,8 @@ IGNORED = (r"gpt_neox\.layers\.\d+\.attention\.((masked_)?bias|rotary_emb\.inv_f
 
 
 def respell(name: str) -> str:
-    """Return a name with `embed_out`, as published files have it, in place of transformers' `lm_head`."""
-    return name.replace("lm_head.", "embed_out.") if name.startswith("lm_head.") else name
+    """Return a complete name, with `embed_out`, as published files have it, in place of transformers' `lm_head`."""
+    return name.replace("lm_head.", "embed_out.") if name.startswith("lm_head.") else prefixed("gpt_neox.", "embed_out.")(name)
 
 
 FAMILY = Family(config=config, rules=rules, ignored=IGNORED, respell=respell, architecture="GPTNeoXForCausalLM")

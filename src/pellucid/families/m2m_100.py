@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pellucid import config as c
-from pellucid.families import bart, marian, mbart
+from pellucid.families import marian, mbart
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 
@@ -20,6 +20,6 @@ FAMILY = Family(
     rules=(*marian.RULES, *mbart.LAST),
     ignored=(r"model\.(en|de)coder\.embed_positions\.weights?",),
     copies=marian.COPIES,
-    respell=bart.respell,
+    respell=marian.respell,
     architecture="M2M100ForConditionalGeneration",
 )

@@ -5,7 +5,7 @@ from pellucid.families import mamba_fields
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule
+from pellucid.families.names import Rule, prefixed
 
 TRAINING = {"time_step_rank", "time_step_min", "time_step_max", "time_step_floor", "rescale_prenorm_residual"}  # of the first weights
 
@@ -49,8 +49,8 @@ RULES = (
 
 
 def respell(name: str) -> str:
-    """Return the name of the first files' embedding as later ones have it."""
-    return name.replace("backbone.embedding.", "backbone.embeddings.")
+    """Return a complete name, of the first files' embedding as later ones have it."""
+    return prefixed("backbone.", "lm_head.")(name).replace("backbone.embedding.", "backbone.embeddings.")
 
 
 FAMILY = Family(config=config, rules=RULES, respell=respell, architecture="Mamba2ForCausalLM")

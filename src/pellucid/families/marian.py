@@ -8,7 +8,7 @@ from pellucid import config as c
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import ROW, Rule
+from pellucid.families.names import ROW, Rule, prefixed
 
 # what trains, and what Marian's class has never read: the files of 2020 have the size of their vocabulary as extra_pos_embeddings
 SILENT = {
@@ -94,4 +94,6 @@ RULES = (
 IGNORED = (r"model\.(en|de)coder\.embed_positions\.weight",)  # the sinusoids, which are computed
 COPIES = {f"model.{side}.embed_tokens.weight": "model.shared.weight" for side in ("encoder", "decoder")}
 
-FAMILY = Family(config=config, rules=RULES, ignored=IGNORED, copies=COPIES, architecture="MarianMTModel")
+respell = prefixed("model.", "lm_head.", "final_logits_bias")
+
+FAMILY = Family(config=config, rules=RULES, ignored=IGNORED, copies=COPIES, respell=respell, resolve=resolve, architecture="MarianMTModel")

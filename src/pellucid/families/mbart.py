@@ -17,7 +17,7 @@ FAMILY = Family(
     config=config,
     rules=(*bart.RULES, *LAST),
     copies=marian.COPIES,
-    respell=bart.respell,
+    respell=marian.respell,
     resolve=marian.resolve,
     architecture="MBartForConditionalGeneration",
 )

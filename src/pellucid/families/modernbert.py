@@ -8,7 +8,7 @@ from pellucid.families import encoder_fields, gemma2
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import SPLIT, Rule
+from pellucid.families.names import SPLIT, Rule, prefixed
 from pellucid.families.rope import rope
 
 # of training, of heads that sort texts, and of kernels
@@ -76,15 +76,10 @@ RULES = (
 )
 
 
-def respell(name: str) -> str:
-    """Files without a head leave the prefix out."""
-    return name if name.startswith(("model.", "head.", "decoder.")) else f"model.{name}"
-
-
 FAMILY = Family(
     config=config,
     rules=RULES,
-    respell=respell,
+    respell=prefixed("model.", "head.", "decoder."),
     resolve=resolve,
     architecture="ModernBertForMaskedLM",
 )

@@ -7,7 +7,7 @@ from pellucid.families import encoder_fields, roberta
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule
+from pellucid.families.names import Rule, prefixed
 
 FIRST = 2  # the row of the first position: behind that of the padding token, which is 1 whatever the file says
 BUCKETS = c.Buckets(32, 128, bidirectional=True)
@@ -58,17 +58,12 @@ RULES = (
 )
 
 
-def respell(name: str) -> str:
-    """Files without a head leave the prefix out."""
-    return name if name.startswith(("mpnet.", "lm_head.")) else f"mpnet.{name}"
-
-
 FAMILY = Family(
     config=config,
     rules=RULES,
     ignored=ignored,
     copies=roberta.COPIES,
-    respell=respell,
+    respell=prefixed("mpnet.", "lm_head."),
     resolve=resolve,
     architecture="MPNetForMaskedLM",
 )

@@ -1,6 +1,7 @@
 """MPT (MosaicML, 2023): GPT-2 without a bias anywhere, with a bias that falls with distance instead of positions."""
 
 from pellucid import config as c
+from pellucid.families import gpt2
 from pellucid.families.family import Family
 from pellucid.families.fields import HARMLESS, Fields
 from pellucid.families.names import SPLIT, Rule
@@ -58,4 +59,4 @@ RULES = (
     Rule("lm_head.*", "head.*"),
 )
 
-FAMILY = Family(config=config, rules=RULES, architecture="MptForCausalLM", does_more=("ffn",))
+FAMILY = Family(config=config, rules=RULES, respell=gpt2.respell, architecture="MptForCausalLM", does_more=("ffn",))

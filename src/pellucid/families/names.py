@@ -112,6 +112,14 @@ class TensorGroup:
     layout: Layout
 
 
+def prefixed(base: str, *head: str) -> Callable[[str], str]:
+    """Return a `Family.respell` that completes names with `base`, unless they begin with it or with one of `head`.
+
+    transformers writes a model without its head under the names inside `base`.
+    """
+    return lambda name: name if name.startswith((base, *head)) else f"{base}{name}"
+
+
 def pattern(template: str) -> re.Pattern[str]:
     """Return a template as a regular expression with the groups i, e and end."""
     text = re.escape(template)

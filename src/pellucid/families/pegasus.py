@@ -1,7 +1,7 @@
 """PEGASUS (arXiv 1912.08777), which writes summaries: Marian with norms before each part, and one more behind each side."""
 
 from pellucid import config as c
-from pellucid.families import bart, marian, mbart
+from pellucid.families import marian, mbart
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 
@@ -15,7 +15,7 @@ FAMILY = Family(
     rules=(*marian.RULES, *mbart.LAST),
     ignored=marian.IGNORED,
     copies=marian.COPIES,
-    respell=bart.respell,
+    respell=marian.respell,
     resolve=marian.resolve,
     architecture="PegasusForConditionalGeneration",
 )

@@ -7,7 +7,7 @@ from pellucid import config as c
 from pellucid.families import bert, encoder_fields
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule
+from pellucid.families.names import Rule, prefixed
 
 
 def config(hf: Fields) -> c.Config:
@@ -42,11 +42,7 @@ HEAD = (
 )
 RULES = (*encoder_fields.stack("roberta"), *HEAD)
 COPIES = {"lm_head.decoder.bias": "lm_head.bias"}
-
-
-def respell(name: str) -> str:
-    """Files without a head leave the prefix out."""
-    return name if name.startswith(("roberta.", "lm_head.")) else f"roberta.{name}"
+respell = prefixed("roberta.", "lm_head.")
 
 
 FAMILY = Family(
