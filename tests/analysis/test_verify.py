@@ -24,6 +24,17 @@ def test_a_folder_agrees(family: str) -> None:
     assert max(c.error for c in report.modules) < 1e-9
 
 
+def test_a_loss_before_the_logits_is_no_row(tmp_path: Path) -> None:
+    """Mixtral's own config.json of a fine-tuning asks for the loss of its router, which comes before the logits."""
+    folder = shutil.copytree(judge("mixtral").folder, tmp_path / "tuned")
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | {"output_router_logits": True}))
+    report = verify(folder)
+    assert report.agrees and {c.path: c.error for c in report.modules}["head"] < 1e-9
+    worse = disturbed("mixtral", "lm_head.weight", tmp_path / "disturbed")
+    assert not verify(folder, worse).agrees
+
+
 def disturbed(family: str, name: str, folder: Path) -> Path:
     """The judge's folder with one weight moved."""
     shutil.copytree(judge(family).folder, folder)

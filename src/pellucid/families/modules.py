@@ -119,12 +119,12 @@ def called(module: nn.Module) -> bool:
 
 @contextmanager
 def recorded(model: nn.Module, paths: Iterable[str]) -> Iterator[Runs]:
-    """Record every call of these modules while the context is open: its first input tensor and its first output tensor."""
+    """Record every call of these modules while the context is open: its first input tensor and its first output with axes."""
     runs: Runs = {}
 
     def hook(path: str) -> Callable[..., None]:
         def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-            made = next(tensors(out)).clone()  # Falcon's forward writes into it afterwards
+            made = next(t for t in tensors(out) if t.ndim).clone()  # behind a loss of experts; Falcon's forward writes into it afterwards
             given = next(tensors((args, kwargs)), made)  # Blenderbot's positions are given a length alone
             runs.setdefault(path, []).append((given, made))
 
