@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 import seeing as makers
 import test_gemma3
 import test_llama4
+import test_llava
 import test_mistral3
 import test_positions_on_three_axes as three_axes
 import test_quantised as packed
@@ -78,6 +79,7 @@ FORMS: dict[str, Callable[[], Path]] = {
     "marian, two sides": lambda: judge("marian", "two sides").folder,
     "gemma3": lambda: seeing("gemma3", "gemma3_text", test_gemma3.EYES, mm_tokens_per_image=4),
     "llama4": lambda: seeing("llama4", "llama4_text", test_llama4.EYES),
+    "llava": lambda: seeing("llava", "llama", test_llava.EYES),
     "mistral3": lambda: seeing("mistral3", "mistral", test_mistral3.EYES),
     "qwen3_5": lambda: seeing("qwen3_5", "qwen3_5_text", test_qwen3_5.EYES),
     "qwen3_5_moe": lambda: seeing("qwen3_5_moe", "qwen3_5_moe_text", test_qwen3_5.EYES),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import test_gemma3
 import test_llama4
+import test_llava
 import test_mistral3
 import test_positions_on_three_axes
 import test_qwen3_5
@@ -36,6 +37,7 @@ LOGITS_BIAS = "final_logits_bias"  # of zeros where a file lacks it
 SEEING: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", test_gemma3.EYES),
     "llama4": ("llama4_text", test_llama4.EYES),
+    "llava": ("llama", test_llava.EYES),
     "mistral3": ("mistral", test_mistral3.EYES),
     **{kind: (text, test_qwen3_5.EYES) for kind, text in test_qwen3_5.WITHIN.items()},
     **{kind: (text, test_positions_on_three_axes.EYES | eyes) for kind, (text, eyes) in test_positions_on_three_axes.OF.items()},

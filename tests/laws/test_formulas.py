@@ -45,6 +45,7 @@ LENGTH, SEEDS = (37, (1, 2, 3)) if FULL else (19, (1,))
 WITHIN = {
     "gemma3": "gemma3_text",
     "llama4": "llama4_text",
+    "llava": "llama",
     "mistral3": "mistral",
     "kimi_k2": "deepseek_v3",
 }
