@@ -34,6 +34,14 @@ PUBLISHED: Raw = {
         "num_hidden_layers": 24, "patch_size": 14, "projection_dim": 768, "vocab_size": 32000,
     }, "vision_feature_layer": -2, "vision_feature_select_strategy": "default", "vocab_size": 32064,
 }  # fmt: skip
+# pixtral-12b's, with the form that it had in 2024
+PIXTRAL: Raw = PUBLISHED | {
+    "text_config": {
+        "head_dim": 128, "hidden_size": 5120, "intermediate_size": 14336, "is_composition": True, "max_position_embeddings": 1024000,
+        "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000000.0, "sliding_window": None, "vocab_size": 131072,
+    }, "vision_config": {"model_type": "pixtral", "is_composition": True}, "vocab_size": 131072,
+}  # fmt: skip
 QUIRKS: dict[str, tuple[str, Raw, bool]] = {
     "llama": ("llama", {}, False),
     "llama, biases, tied": ("llama", {"attention_bias": True, "mlp_bias": True}, True),
@@ -65,12 +73,14 @@ def test_the_text_model_is_read_verified_and_saved(quirk: str, tmp_path: Path) -
     assert far(alone(*prompts(text)).logits.detach(), model(*prompts(text)).detach()) < 1e-4  # with its islands of float32
 
 
-def test_a_published_file() -> None:
-    cfg = understand(PUBLISHED)[1]
-    with torch.device("meta"):
-        model = build(cfg)
-    assert sum(p.numel() for p in model.parameters()) == 6_738_415_616 + 2 * 64 * 4096  # Llama 2 7B's, with 64 more tokens
-    assert not cfg.tied and cfg.context == 4096
+def test_published_files() -> None:
+    """Their parameters are Llama 2 7B's, with 64 more tokens, and Mistral Nemo's."""
+    for file, parameters, context in ((PUBLISHED, 6_738_415_616 + 2 * 64 * 4096, 4096), (PIXTRAL, 12_247_782_400, 1_024_000)):
+        cfg = understand(file)[1]
+        with torch.device("meta"):
+            model = build(cfg)
+        assert sum(p.numel() for p in model.parameters()) == parameters
+        assert not cfg.tied and cfg.context == context and cfg.ignored == ()
     for fields, word in (
         ({"text_config": {"model_type": "gpt2"}}, "text_config.model_type"), ({"text_config": 3}, "text_config"), ({"hyper": 1}, "hyper"),
         ({"text_config": None}, "text_config"), ({"vocab_size": 7}, "vocab_size"), ({"tie_word_embeddings": "no"}, "tie_word_embeddings"),

@@ -31,6 +31,7 @@ def config(hf: Fields) -> c.Config:
     kind = inner.choice("model_type", {name: name for name in TEXT_MODELS}, "llama")
     text = multimodal.text(hf, kind, {"model_type": kind} | SILENT[kind])
     hf.read |= VISION
+    text.read |= {"is_composition"}  # Pixtral's, of the file's own form
     cfg = TEXT_MODELS[kind].config(text)
     hf.fixed("vocab_size", cfg.vocab)
     return replace(cfg, tied=hf.flag("tie_word_embeddings", False) or cfg.tied)
