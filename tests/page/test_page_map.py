@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +261,16 @@ def test_a_decoders_word_is_read_on_ribbons(tab: Tab) -> None:
       return [own.paintOrder.split(" ")[0], own.stroke === page.backgroundColor];
     }"""
     assert tab.page.locator("text.piece").last.evaluate(rim) == ["stroke", True]
+
+
+@pytest.mark.parametrize(("name", "parts"), [("capitals", {"attention", "feed"}), ("capitals-deepseek", {"attention", "feed", "experts"})])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_parts_are_named_above_the_picture(still: Tab, lang: str, name: str, parts: set[str]) -> None:
+    still.go(view="map", model=f"pellucid/{name}", lang=lang)
+    still.page.wait_for_selector("[data-map] [data-headings=embedding]")
+    still.settle()
+    named = {one.get_attribute("data-heading") for one in still.page.query_selector_all("[data-map] [data-heading]")}
+    assert named - {""} == parts | {"embedding"} and still.page.locator(".whole h2").count() == 1
+    boxes = [one.bounding_box() for one in still.page.query_selector_all("[data-map] [data-headings]")]
+    edges = [(box["x"], box["x"] + box["width"]) for box in boxes if box]
+    assert all(end < start for (_, end), (start, _) in pairwise(edges))  # none stands on another

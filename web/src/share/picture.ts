@@ -80,6 +80,8 @@ export function mapDrawn(caption: string[]): Drawn {
       element("text", { x: x + 9, y: middle, "dominant-baseline": "central", fill: ink, "font-family": fontOf("--code"), "font-size": picked ? 25 : 15, "font-weight": picked ? 700 : 400 }, piece),
       element("text", { x: x + at.width - 9, y: middle, "dominant-baseline": "central", "text-anchor": "end", fill: ink, "font-family": fontOf("--text"), "font-size": 15, "font-weight": picked ? 650 : 400 }, share));
   }
+  const next = document.querySelector<HTMLElement>(".whole .probabilities"), at = next?.getBoundingClientRect();
+  if (next && at) inner.append(element("text", { x: at.left - box.left + 9, y: at.top - box.top + 12, fill: colourOf("--ffn"), "font-family": fontOf("--text"), "font-size": 12, "font-weight": 600 }, next.textContent ?? ""));
   root.append(inner);
   below.forEach(({ text, size, ink }, i) => root.append(element("text", { x: EDGE, y: height - EDGE / 2 - LINE * (below.length - 1 - i), fill: ink, "font-family": fontOf("--text"), "font-size": size }, text)));
   return { text: new XMLSerializer().serializeToString(root), width, height };
