@@ -16,7 +16,7 @@ from browser import Tab, download_page, open_file, open_offline_tab, open_tab
 from pellucid.analysis.lens import lens
 from pellucid.api.model import Model
 from pellucid.documents.run_map import FAINT
-from pellucid.runs.model_registry import example
+from pellucid.runs.examples import example
 from pellucid.tracing import Trace
 
 PROMPT = "The capital of France is"
@@ -274,3 +274,14 @@ def test_the_parts_are_named_above_the_picture(still: Tab, lang: str, name: str,
     boxes = [one.bounding_box() for one in still.page.query_selector_all("[data-map] [data-headings]")]
     edges = [(box["x"], box["x"] + box["width"]) for box in boxes if box]
     assert all(end < start for (_, end), (start, _) in pairwise(edges))  # none stands on another
+
+
+def test_an_example_is_run(still: Tab) -> None:
+    page = still.page
+    still.go(view="map")
+    assert page.locator("[data-examples] button").all_inner_texts()[0] == PROMPT
+    page.click("[data-examples] button:has-text('日本的货币是')")
+    expect(page.locator("[data-examples] [aria-pressed=true]")).to_have_text("日本的货币是")
+    expect(page.locator("[data-answer]")).to_contain_text("日元")
+    still.go(view="map", lang="zh")
+    assert page.locator("[data-examples] button").all_inner_texts()[0] == "法国的首都是"  # those of the page's language first

@@ -20,9 +20,9 @@ from pellucid.documents.run_view import explain
 from pellucid.ops.sampling import stages
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.runs.answers import visible
+from pellucid.runs.examples import example
 from pellucid.runs.kept_run import kept
 from pellucid.runs.limits import LIMITS, Limits
-from pellucid.runs.model_registry import example
 from served import SCHEMA, Served, judge, raw, served
 from tiny import swapped
 

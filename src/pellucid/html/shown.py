@@ -12,10 +12,11 @@ from pellucid.api.model import Model
 from pellucid.counting.meta_run import meta_model
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.runs.answers import tokenizer_of
+from pellucid.runs.examples import example
 from pellucid.runs.execute import recorded, shapes
 from pellucid.runs.kept_run import Run
 from pellucid.runs.limits import LIMITS
-from pellucid.runs.model_registry import LoadedModel, example
+from pellucid.runs.model_registry import LoadedModel
 from pellucid.runs.request import RunRequest
 from pellucid.runs.worker import Stop
 from pellucid.tracing import Trace

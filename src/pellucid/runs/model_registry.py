@@ -29,18 +29,11 @@ from pellucid.counting.weights import Weight, weights
 from pellucid.errors import RequestError
 from pellucid.families import understand
 from pellucid.nn.transformer import Encoder, EncoderDecoder, cast
+from pellucid.runs.examples import examples
 from pellucid.runs.stats import Stats
 from pellucid.tokenizer.tokenizer import load_tokenizer
 
 ChatRule = Literal["template", "joined", "last"]  # how a model reads a conversation: see chat_prompt.py
-EXAMPLE = "The capital of France is"
-EXAMPLES = {"decoder": EXAMPLE, "prefix": EXAMPLE, "encoder": f"{EXAMPLE} ___.", "encoder-decoder": f"{EXAMPLE} Paris."}
-EXAMPLES |= {"pellucid/reader": "The key of Alda is red. The key of Borin is blue. The key of Alda is"}  # which knows no country
-
-
-def example(name: str, kind: str) -> str:
-    """Return a prompt to try: the model's own, or that of its kind."""
-    return EXAMPLES.get(name, EXAMPLES[kind])
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +97,8 @@ class LoadedModel:
         """Return its entry in the page's list."""
         parameters: list[nn.Parameter] = list(self.module.parameters())
         entry = {"name": self.name, "family": self.family, "kind": self.kind, "parameters": sum(p.numel() for p in parameters)}
-        can = self.model is not None and self.model._tokenizer is not None
+        tokenizer = None if self.model is None else self.model._tokenizer
+        tried = [] if tokenizer is None else examples(self.name, self.kind, tokenizer)
         return entry | {
             "bytes": sum(p.nbytes for p in parameters),
             "dtype": name_of(self.module.embed.weight.dtype),
@@ -114,7 +108,8 @@ class LoadedModel:
             "vocab": self.config.vocab,
             "layers": len(self.config.layers) + len(self.config.encoder or ()),
             "weights": self.has_weights,
-            "prompt": example(self.name, self.kind) if can else None,
+            "prompt": tried[0] if tried else None,
+            "examples": tried,
             "chat": self.chat_rule,
         }
 

@@ -10,7 +10,7 @@ export type Stats = StatsDocument;
 export type Step = RunStepDocument;
 export type Tensor = TensorDocument;
 
-export interface ModelEntry { name: string; kind: string; parameters: number; bytes: number; dtype: string; held: string; weights: boolean; prompt: string | null; chat: "template" | "joined" | "last" | null }
+export interface ModelEntry { name: string; kind: string; parameters: number; bytes: number; dtype: string; held: string; weights: boolean; prompt: string | null; examples?: string[]; chat: "template" | "joined" | "last" | null }
 // training: the folder of the run of training that the server was opened with.  shipped: the name of the one that it shows without one.
 // tokenizer: the tokenizer that it was opened with, alone.
 export interface Models { current: string; run: string | null; training?: string | null; shipped?: string | null; tokenizer?: string | null; models: ModelEntry[] }
