@@ -49,8 +49,8 @@ def by_hand(logits: Tensor, targets: Tensor, smoothing: float) -> float:
     return total / count
 
 
-def instead(loss: Callable[[Tensor, Tensor, float], Tensor]) -> Any:
-    """Another loss of logits [N V], targets [N] and the smoothing, in the place of ours."""
+def replacement(loss: Callable[[Tensor, Tensor, float], Tensor]) -> Any:
+    """Another loss of logits [N V], targets [N] and the smoothing, for LogitsLoss."""
     return SimpleNamespace(apply=lambda x, t, smoothing, share, over: loss(x, t, smoothing))
 
 
@@ -64,10 +64,10 @@ def smoothed(x: Tensor, t: Tensor, smoothing: float) -> Tensor:
 
 
 @law(
-    padding_counts=(criterion, "LogitsLoss", instead(lambda x, t, s: smoothed(x, t.clamp(min=0), s))),
-    padding_smoothed=(criterion, "LogitsLoss", instead(padding_smoothed)),
-    next_but_one=(criterion, "LogitsLoss", instead(lambda x, t, s: smoothed(x, t.roll(-1), s))),
-    not_smoothed=(criterion, "LogitsLoss", instead(lambda x, t, s: smoothed(x, t, 0.0))),
+    padding_counts=(criterion, "LogitsLoss", replacement(lambda x, t, s: smoothed(x, t.clamp(min=0), s))),
+    padding_smoothed=(criterion, "LogitsLoss", replacement(padding_smoothed)),
+    next_but_one=(criterion, "LogitsLoss", replacement(lambda x, t, s: smoothed(x, t.roll(-1), s))),
+    not_smoothed=(criterion, "LogitsLoss", replacement(lambda x, t, s: smoothed(x, t, 0.0))),
 )
 def test_29_loss_by_hand() -> float:
     """With and without smoothing; padding carries none of either."""

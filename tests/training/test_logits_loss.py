@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pellucid.counting.training_memory import ROWS, training
+from pellucid.counting.training_extra import ROWS
+from pellucid.counting.training_memory import training
 from pellucid.documents.recipe_bill import recipe_bill
 from pellucid.training import criterion, logits_loss
 from pellucid.training.balance import balance_of

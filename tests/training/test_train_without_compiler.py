@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pellucid.counting.training_memory import PIECE
+from pellucid.counting.training_extra import PIECE
 from pellucid.training.optimizers import AdamW, optimizer
 from test_recipe import written
 from training import SETTINGS, corpus_of, fresh
@@ -71,13 +71,13 @@ def test_steps_are_torchs_own() -> None:
 def test_pieces_have_torchs_bits(shape: tuple[int, ...]) -> None:
     """With a rest, without one, and where a gradient lies in another order, which is not cut; without decay and with it."""
     draw = torch.Generator().manual_seed(1)
-    for decay, turned in ((0.1, False), (0.0, False), (0.1, True)):
+    for decay, transposed in ((0.1, False), (0.0, False), (0.1, True)):
         own = torch.nn.Parameter(torch.randn(shape, generator=draw))
         other = torch.nn.Parameter(own.detach().clone())
         pair = [kind([p], lr=1e-2, weight_decay=decay) for kind, p in ((AdamW, own), (torch.optim.AdamW, other))]
         for _ in range(3):
             gradient = torch.randn(shape, generator=draw)
-            own.grad, other.grad = (gradient.mT.contiguous().mT if turned else gradient), gradient.clone()
+            own.grad, other.grad = (gradient.mT.contiguous().mT if transposed else gradient), gradient.clone()
             for one in pair:
                 one.step()
         ours, theirs = pair[0].state[own], pair[1].state[other]

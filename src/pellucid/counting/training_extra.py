@@ -28,6 +28,12 @@ def wide(bill: Bill) -> int:
     return at_least(int(BYTES[bill.setting.activations]))
 
 
+ROWS = 64
+"""Rows of logits whose loss is computed at once: training.logits_loss has them from here."""
+PIECE = 1 << 17
+"""Numbers of a weight that AdamW changes at once, which with their gradients and moments lie in a processor's cache."""
+
+
 @dataclass(frozen=True)
 class MomentBytes:
     """The bytes that are held at one moment of a run. bytes: beyond what lasts.  first: before the first step, when there are weights

@@ -21,7 +21,7 @@ from pellucid.counting.distinct import PLACE, Distinct
 from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
-from pellucid.counting.training_extra import NOTHING, Extra, MomentBytes, at_least, passing
+from pellucid.counting.training_extra import NOTHING, PIECE, ROWS, Extra, MomentBytes, at_least, passing
 from pellucid.counting.training_peak import working
 from pellucid.counting.weights import axes_of
 from pellucid.families import family, known
@@ -31,11 +31,6 @@ from pellucid.nn.adapted import Addition, add
 from pellucid.nn.linear import Linear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.watching.meta import META
-
-ROWS = 64
-"""Rows of logits whose loss is computed at once: training.logits_loss has them from here."""
-PIECE = 1 << 17
-"""Numbers of a weight that AdamW changes at once, which with their gradients and moments lie in a processor's cache."""
 
 
 @dataclass(frozen=True)

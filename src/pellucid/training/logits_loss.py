@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pellucid.counting.training_memory import ROWS
+from pellucid.counting.training_extra import ROWS
 from pellucid.ops import wide
 from pellucid.training.objectives import IGNORED
 

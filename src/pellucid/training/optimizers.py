@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from pellucid.counting.training_memory import PIECE
+from pellucid.counting.training_extra import PIECE
 from pellucid.counting.training_ranks import orthogonalised
 from pellucid.sharding import UNSPLIT, Sharding
 from pellucid.training.recipe import TrainSettings
