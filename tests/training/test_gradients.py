@@ -59,15 +59,15 @@ def padding_smoothed(x: Tensor, t: Tensor, smoothing: float) -> Tensor:
     return (1 - smoothing) * F.cross_entropy(x, t, ignore_index=IGNORED) - smoothing * x.log_softmax(-1).mean()
 
 
-def smoothed(x: Tensor, t: Tensor, smoothing: float) -> Tensor:
+def cross_entropy(x: Tensor, t: Tensor, smoothing: float) -> Tensor:
     return F.cross_entropy(x, t, ignore_index=IGNORED, label_smoothing=smoothing)
 
 
 @law(
-    padding_counts=(criterion, "LogitsLoss", replacement(lambda x, t, s: smoothed(x, t.clamp(min=0), s))),
+    padding_counts=(criterion, "LogitsLoss", replacement(lambda x, t, s: cross_entropy(x, t.clamp(min=0), s))),
     padding_smoothed=(criterion, "LogitsLoss", replacement(padding_smoothed)),
-    next_but_one=(criterion, "LogitsLoss", replacement(lambda x, t, s: smoothed(x, t.roll(-1), s))),
-    not_smoothed=(criterion, "LogitsLoss", replacement(lambda x, t, s: smoothed(x, t, 0.0))),
+    next_but_one=(criterion, "LogitsLoss", replacement(lambda x, t, s: cross_entropy(x, t.roll(-1), s))),
+    not_smoothed=(criterion, "LogitsLoss", replacement(lambda x, t, s: cross_entropy(x, t, 0.0))),
 )
 def test_29_loss_by_hand() -> float:
     """With and without smoothing; padding carries none of either."""
