@@ -94,15 +94,15 @@ def verify(
 def inputs(model: Model, prompt: str | None) -> tuple[Tensor, ...]:
     """Return token ids [B T], after a source's ids for an encoder-decoder."""
     rng = torch.Generator().manual_seed(0)
+    vocab, offset = model.config.vocab, model.config.offset
     length = min(TOKENS, model.config.positions or TOKENS)
-    ids = torch.randint(model.config.vocab, (ROWS, length), generator=rng)
-    if isinstance(model.module, Encoder) and model.config.offset:  # RoBERTa's padding token, which transformers gives no position
-        ids[ids == model.config.offset - 1] = model.config.offset
+    ids = torch.randint(vocab, (ROWS, length), generator=rng)
+    target = torch.randint(vocab, (ROWS, length - 1), generator=rng)
+    for drawn in (ids, target) if offset else ():  # RoBERTa's and M2M-100's padding token, which transformers gives no position
+        drawn[drawn == offset - 1] = offset % vocab
     if prompt is not None:
         ids = torch.tensor([model.tokenizer.encode(prompt, special=True)])
-    if not isinstance(model.module, EncoderDecoder):
-        return (ids,)
-    return ids, torch.randint(model.config.vocab, (len(ids), length - 1), generator=rng)
+    return (ids, target[: len(ids)]) if isinstance(model.module, EncoderDecoder) else (ids,)
 
 
 @contextmanager
