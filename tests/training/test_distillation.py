@@ -145,7 +145,7 @@ def test_a_student_with_an_adapter(folder: Path, tmp_path: Path) -> None:
     """A folder's model learns from another by an adapter alone; of the same weights there is nothing to learn at first."""
     path = distilling(folder, "own.toml", model=f'from = "base"\n\n{ADAPTER}', distil='[distil]\nteacher = "base"')
     made = run_recipe(path, tmp_path / "run", False, 1, silent)
-    assert made.name == "adapter" and pellucid.Run(made.parent).log[0]["loss"] < 1e-9
+    assert made.name == "adapter" and pellucid.Run(made.parent).log[0]["loss"] < 1e-7  # float32 has 1.2e-7
 
 
 def test_another_teacher_is_refused(folder: Path, finished: Path, tmp_path: Path) -> None:
