@@ -46,7 +46,11 @@ def products(trace: Trace, part: str, head: int, step: int) -> torch.Tensor:
 
 def drawn(tab: Tab, stage: str) -> dict[tuple[int, int], float | None]:
     cells = tab.page.eval_on_selector_all(f"[data-stage={stage}] [data-at]", "els => els.map(e => ({...e.dataset}))")
-    return {tuple(map(int, c["at"].split(","))): None if "hidden" in c else float(c["number"]) for c in cells}  # type: ignore[misc]
+    out = dict[tuple[int, int], float | None]()
+    for c in cells:
+        row, column = map(int, c["at"].split(","))
+        out[row, column] = None if "hidden" in c else float(c["number"])
+    return out
 
 
 @pytest.mark.parametrize(("name", "part", "head", "step"), KINDS)

@@ -71,9 +71,8 @@ def fill(
     left = family.unused(model.config, loose)
     loose -= left | repeated(model.config, family, spelled, source, file)
     twice = set(names) - set(spelled.values())  # in the old spelling and in the new one
-    if extra := sorted(
-        twice | {spelled[n] for n in loose if prod(source.shape(spelled[n]))}
-    ):  # an expert of width 0 is stored, and is nothing
+    surplus = {spelled[n] for n in loose}
+    if extra := sorted(twice | {n for n in surplus if prod(source.shape(n))}):  # an expert of width 0 is stored, and is nothing
         raise CheckpointError("weights.extra", file=file, count=len(extra), names=", ".join(extra[:SHOWN]))
     for g in groups:
         disk = [spelled[n] for n in g.disk]

@@ -17,6 +17,11 @@ from pellucid.counting.bill import BYTES, Bill
 from pellucid.counting.number import Number, product
 from pellucid.counting.training_peak import LiveBytes
 
+ROWS = 64
+"""Rows of logits whose loss is computed at once: training.logits_loss has them from here."""
+PIECE = 1 << 17
+"""Numbers of a weight that AdamW changes at once, which with their gradients and moments lie in a processor's cache."""
+
 
 def at_least(size: int) -> int:
     """Return the bytes of a number that the optimizer changes, where forwards have numbers of `size` bytes: float32, or wider."""
@@ -26,12 +31,6 @@ def at_least(size: int) -> int:
 def wide(bill: Bill) -> int:
     """Return the bytes of a number in the tables that a loss, a teacher or first weights make."""
     return at_least(int(BYTES[bill.setting.activations]))
-
-
-ROWS = 64
-"""Rows of logits whose loss is computed at once: training.logits_loss has them from here."""
-PIECE = 1 << 17
-"""Numbers of a weight that AdamW changes at once, which with their gradients and moments lie in a processor's cache."""
 
 
 @dataclass(frozen=True)
