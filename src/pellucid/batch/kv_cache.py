@@ -95,6 +95,7 @@ class PagedRows:
     tables: Tensor
     size: int
     positions: Tensor
+    format: PlainRows = PLAIN
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,8 @@ class PagedCache:
     """The KV cache of all requests, in pages of `size` rows. Parts with the same window share an allocator; every part has its own pools.
 
     count: pages of the parts without a window, 0 if there are none.  counts: {window: pages} of the parts with one, whose pages are freed
-    as a text grows.  longest: the most tokens of one text.  format: how a row is held.  pools: the tensors [pages * size, ...] that the
-    pages are rows of.
+    as a text grows.  longest: the most tokens of one text.  format: how a row is held.  device: of the rows.  pools: the tensors
+    [pages * size, ...] that the pages are rows of.
     """
 
     def __init__(
@@ -129,10 +130,11 @@ class PagedCache:
         counts: Mapping[int, int] | None = None,
         longest: int | None = None,
         format: PlainRows = PLAIN,
+        device: torch.device | str = "cpu",
     ) -> None:
         each: dict[int | None, int] = {None: count} if count else {}
         each.update((counts or {}).items())
-        self.size, self.format = size, format
+        self.size, self.format, self.device = size, format, torch.device(device)
         self.longest = max(each.values()) * size if longest is None else longest
         self.allocators = {window: PageAllocator(n, size, window, -(-self.longest // size)) for window, n in each.items()}
         self.windowed = [allocator for window, allocator in self.allocators.items() if window is not None]

@@ -9,7 +9,7 @@ A Band, an AlibiBias and a RelativeBias are plain data as well, which a kernel t
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -175,13 +175,16 @@ def slopes(heads: int) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class AlibiBias:
-    """A bias that falls with distance, one slope a head: slopes [H] in float64."""
+    """A bias that falls with distance, one slope a head: slopes [H] in float64. places: copies on other devices, made once."""
 
     slopes: Tensor
     spec: Alibi
+    places: dict[torch.device, Tensor] = field(default_factory=dict, init=False)
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
-        steep = self.slopes.to(k.device)[:, None, None]
+        if k.device not in self.places:
+            self.places[k.device] = self.slopes.to(k.device)
+        steep = self.places[k.device][:, None, None]
         if self.spec.rounded:  # by the key's position: a row's softmax sees no difference but the rounding
             return (steep.bfloat16() * k).double() * self.spec.scale
         return steep * -(q - k).abs() * self.spec.scale

@@ -72,7 +72,7 @@ class Step:
             spans.append(Span(request, start, start + n, before))
             at.append(torch.arange(before, before + n))
             start += n
-        return cls(torch.cat(at)[None], tuple(spans), pages)
+        return cls(torch.cat(at)[None].to(pages.device), tuple(spans), pages)
 
     def prompt(self, request: Any) -> Sequence[int] | None:
         """Return the ids of a request's prompt, or of a row of a plain batch. None if they are unknown."""

@@ -82,7 +82,7 @@ class ForkStep(Step):
     def tables(self, allocator: PageAllocator) -> Tensor:
         """Return the table of pages of each row."""
         sizes = torch.tensor([s.stop - s.start for s in self.spans])
-        return torch.stack([allocator.tables[s.request] for s in self.spans]).repeat_interleave(sizes, 0)
+        return torch.stack([allocator.tables[s.request] for s in self.spans]).repeat_interleave(sizes, 0).to(self.positions.device)
 
 
 class Forks:
@@ -105,7 +105,8 @@ class Forks:
         self.last = len(stacks(module)) - 1  # the number of the stack that answers
         most = len(text.tokens)
         self.own = most + len(text.source or ())  # pages of the run without changes
-        self.pages = PagedCache(self.own, 1, longest=most)  # pages of one row: none is shared in part, so none is copied
+        device = next(module.parameters()).device
+        self.pages = PagedCache(self.own, 1, longest=most, device=device)  # pages of one row: none is shared in part, so none is copied
         entering = [[entrance(s, p), *(f"{p}layers.{i}.{b.leaves}" for i, b in enumerate(s.layers))] for p, s in stacks(module)]
         self.streams: list[list[Tensor]] = []
         with torch.no_grad(), self.kernels(), watch(module, [path for paths in entering for path in paths], edit=self.edit) as seen:

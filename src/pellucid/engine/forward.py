@@ -12,7 +12,7 @@ from torch import Tensor
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
-from pellucid.engine.plans import Plans
+from pellucid.engine.graphs import plans_for
 from pellucid.engine.requests import Sequence
 from pellucid.engine.thread_choice import ThreadChoice
 from pellucid.nn.transformer import Decoder, EncoderDecoder
@@ -34,7 +34,7 @@ class Forward:
     def __init__(self, module: Decoder | EncoderDecoder, pages: PagedCache, all_logits: bool = False, deterministic: bool = False) -> None:
         self.module, self.pages, self.all_logits = module, pages, all_logits
         self.kernels = native.any_rows if deterministic else nullcontext
-        self.plans = Plans(module, pages)
+        self.plans = plans_for(module, pages)
         self.threads = ThreadChoice()
 
     def __call__(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
@@ -61,7 +61,7 @@ class Forward:
         wanted = {s: wanted_rows(s, rows) for s, rows in chunks.items()}
         step = Step.paged(self.pages, {s.key: rows for s, rows in chunks.items()})
         at = [row for span, rows in zip(step.spans, wanted.values(), strict=True) for row in range(span.stop - rows, span.stop)]
-        step.wanted = None if self.all_logits else torch.tensor(at, dtype=torch.long)
+        step.wanted = None if self.all_logits else torch.tensor(at, dtype=torch.long, device=self.pages.device)
         tokens = [t for s, rows in chunks.items() for t in s.tokens[s.stored : s.stored + rows]]
         out = self.logits(self.row(tokens), step, list(chunks))
         step.advance()

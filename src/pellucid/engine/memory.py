@@ -159,7 +159,8 @@ def pages_for(
     short = {w: min(count, limits.running * most_pages(w, limits.rows, size)) for w in windows if w is not None}
     # a text that outgrows one of these lengths is computed again from its start, and its old pages are kept as well
     outgrown = sum(-(-length // size) for length in restart_lengths(module)) if keep_all else 0
-    return PagedCache(count + outgrown if None in windows else 0, size, short, count * size, format)
+    device = next(module.parameters()).device
+    return PagedCache(count + outgrown if None in windows else 0, size, short, count * size, format, device)
 
 
 def windows_of(module: nn.Module) -> set[int | None]:

@@ -14,6 +14,7 @@ or there are none.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, ValuesView
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import is_
@@ -33,7 +34,7 @@ from pellucid.engine.bursts import Burst
 from pellucid.engine.replay_trace import TapRecorder
 from pellucid.nn.attention import CrossAttention
 from pellucid.nn.transformer import Decoder, EncoderDecoder
-from pellucid.ops import native
+from pellucid.ops import gpu, native
 from pellucid.ops.blocks import Blocks
 from pellucid.watching.tap import here, seen_by
 
@@ -60,7 +61,12 @@ class DecodeStep(Step):
             return super()._append(allocator, pools, new)
         for place, n in places:
             native.store(n, place, tables, self.positions, size)
-        kv_cache = KVCache([self._page(allocator, pools, s) for s in self.spans], new, PagedRows(pools, tables, size, self.positions))
+        return self._rows(allocator, pools, new)
+
+    def _rows(self, allocator: PageAllocator, pools: Stored, new: Stored) -> KVCache:
+        """Return a handle on what the requests have stored, with all rows for one call."""
+        rows = PagedRows(pools, self.tables[allocator], allocator.size, self.positions, self.format)
+        kv_cache = KVCache([self._page(allocator, pools, s) for s in self.spans], new, rows)
         self.kv_caches.append((kv_cache, allocator, pools))
         return kv_cache
 
@@ -97,7 +103,7 @@ class StepBuffers:
         self.lengths = torch.zeros(1, n, dtype=torch.long)
         self.tables = {g: torch.zeros(n, g.longest, dtype=torch.long) for g in pages.allocators.values()}
         self.memories = torch.zeros(n, cross_attention, 3, dtype=torch.long)
-        self.plan: native.Plan | None = None
+        self.plan: native.Plan | gpu.Graph | None = None
         self.recorder: TapRecorder | None = None
         self.step: DecodeStep | None = None
         self.burst: Burst | None = None
@@ -127,6 +133,7 @@ class Plans:
     def __init__(self, model: Decoder | EncoderDecoder, pages: PagedCache, planned: bool = True) -> None:
         self.model, self.pages, self.planned = model, pages, planned
         self.device, self.stateful = next(model.parameters()).device, stateful(model)
+        self.most = native.ROWS if self.device.type == "cpu" else 0  # rows of a step that may be a plan
         self.buffers: dict[int, StepBuffers] = {}
         self.best, self.drawn, self.interrupt = torch.empty(0), list[list[int]](), np.zeros(1, np.int64)
         self.dicts: list[ValuesView[Any]] = []  # of every module: its parameters, buffers and modules
@@ -159,7 +166,7 @@ class Plans:
             pages.reserve(request, before[request] + len(row))
             spans += [Span(request, len(tokens) + i, len(tokens) + i + 1, before[request] + i) for i in range(len(row))]
             tokens += row
-        if len(tokens) > native.ROWS or self.device.type != "cpu":
+        if len(tokens) > self.most:
             logits, self.best = self.batch(tokens, (*spans,))
         else:
             buffers = self.buffers_for(len(tokens))
@@ -185,7 +192,7 @@ class Plans:
         """Run up to `steps` steps of a plan. Sets `drawn`, and returns the last step's logits and likeliest tokens."""
         if buffers.burst is None or not buffers.burst.serves(texts):
             buffers.burst = Burst(buffers, texts, self.interrupt)
-        assert buffers.plan is not None
+        assert isinstance(buffers.plan, native.Plan)
         self.drawn = buffers.burst.run(buffers.plan, texts, steps)
         return buffers.logits, buffers.best
 
@@ -225,8 +232,12 @@ class Plans:
             self.hooks = [d for m in modules for d in (m._forward_hooks, m._forward_pre_hooks)]
             self.recorded_state = self.state()
         if n not in self.buffers:
-            self.buffers[n] = StepBuffers(n, self.pages, len(self.cross_attention))
+            self.buffers[n] = self.empty_buffers(n)
         return self.buffers[n]
+
+    def empty_buffers(self, n: int) -> StepBuffers:
+        """Make the buffers of a step of n rows."""
+        return StepBuffers(n, self.pages, len(self.cross_attention))
 
     def memory_addresses(self, request: Hashable) -> Tensor:
         """Return the address of each cross-attention's memory of a request, [parts 3]."""
@@ -274,16 +285,21 @@ class Plans:
         """
         recorders, step = [TapRecorder(self.model)] if here.watches else [], self.step_of(buffers, spans)
         try:
-            with native.record() as recording, seen_by(*recorders):
+            with self.recording(buffers, spans) as recording, seen_by(*recorders):
                 buffers.logits, buffers.best = self.forward(buffers, step)
         except native.Unplannable as error:
             buffers.refused = str(error)
         else:
             buffers.plan, buffers.recorder, buffers.step, buffers.burst = recording.plan(), recorders[0] if recorders else None, step, None
 
+    def recording(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> AbstractContextManager[native.Recording]:
+        """Return an open recording of the step of these spans."""
+        return native.record()
+
     def batch(self, row: list[int], spans: tuple[Span, ...]) -> tuple[Tensor, Tensor]:
         """Run the forward of a batch of any size, on any device; no plan is recorded. Returns what `forward` does."""
-        step, tokens = Step(torch.tensor([[s.before for s in spans]]), spans, self.pages), torch.tensor([row], device=self.device)
+        positions, tokens = (torch.tensor([ids], device=self.device) for ids in ([s.before for s in spans], row))
+        step = Step(positions, spans, self.pages)
         with torch.no_grad():
             logits = self.model(tokens, step) if isinstance(self.model, Decoder) else self.model(None, tokens, step)
         return logits[0], logits.argmax(-1)[0]

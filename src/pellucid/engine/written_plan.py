@@ -68,7 +68,7 @@ def written_plan(module: torch.nn.Module, longest: int) -> WrittenPlan:
     buffers = plans.filled()
     with watch(module, keep=lambda x: None):
         plans.record(buffers, plans.spans)
-    if buffers.plan is None or buffers.recorder is None:
+    if not isinstance(buffers.plan, Plan) or buffers.recorder is None:
         raise UseError("plan.refused", reason=buffers.refused or "-")
     return PlanWriter(module, cache, plans, buffers, buffers.plan).plan()
 

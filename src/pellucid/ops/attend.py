@@ -12,16 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pellucid.batch.kv_cache import KVCache, Paged, ScatteredRows, Segment
+from pellucid.batch.gathered import gathered
+from pellucid.batch.kv_cache import KVCache, Paged, Segment
 from pellucid.batch.mask import Mask, causal, conditions_of
 from pellucid.ops import native
+from pellucid.ops.attend_batched import attend_batched, fits_batched
 from pellucid.ops.gate import SOFTMAX, bounded, part_of_row
 from pellucid.ops.kinds import Operands, OpKind, cut, plain, scaling
 from pellucid.ops.precision import wide
 from pellucid.watching.emptied_rows import require_keys
 from pellucid.watching.meta import META
 from pellucid.watching.recomputing import gap, recomputing
-from pellucid.watching.tap import as_reference, deferred, here, in_segment, inside, note, tap, visit_segments
+from pellucid.watching.tap import as_reference, deferred, here, in_segment, inside, note, seen_by, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
 
 
@@ -82,8 +84,9 @@ def attend(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
     FLOPs: 2·H·(K + W) for each pair of the full square.
     """
     named = (q, *kv_cache.new[:1])
-    if inside(*INSIDE) != "reference" and fits_batched(q, kv_cache, mask):
-        z = attend_batched(q, kv_cache, mask, scale)
+    rows = None if inside(*INSIDE) == "reference" else attend_rows(q, kv_cache, mask, scale)
+    if rows is not None:
+        z = rows
         visit_segments(kv_cache.segments, INSIDE, lambda mode, p: shown(mode, q[:, p.rows], z[:, p.rows], p, mask.of(p), scale, named))
     else:
         z = walk((q,), kv_cache, lambda p, cut: attend_one(cut[0], p, mask, scale, named))
@@ -114,24 +117,14 @@ def walk(q: tuple[Tensor, ...], kv_cache: KVCache, one: Callable[[Segment, tuple
     return (z[0] if len(z) == 1 else torch.cat(z, 1)).contiguous()
 
 
-def fits_batched(q: Tensor, kv_cache: KVCache, mask: Mask) -> bool:
-    """True if one native call can serve all segments."""
-    a = kv_cache.batched
-    if isinstance(a, ScatteredRows):
-        return native.fits_cross_attend(q, a.like, mask)
-    if a is None:
-        return False
-    with native.any_rows():  # walking the segments would cost more
-        return native.fits_attend(q, a.pools, a.tables, a.positions, mask)
-
-
-def attend_batched(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
-    """Attend from the rows of many requests in one native call. Each row has the bits of a lone run."""
-    a = kv_cache.batched
-    assert a is not None
-    if isinstance(a, ScatteredRows):
-        return native.cross_attend(q, a.like, a.addresses, scale)
-    return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, mask)
+def attend_rows(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor | None:
+    """Attend from one row of each of many requests at once, by a kernel, or on a GPU by torch. None unless their cache is ready for it."""
+    if fits_batched(q, kv_cache, mask):
+        return attend_batched(q, kv_cache, mask, scale)
+    if (rows := gathered(kv_cache)) is None:
+        return None
+    with seen_by():
+        return attend_one(q.transpose(0, 1), rows, mask, scale, ()).transpose(0, 1).contiguous()
 
 
 def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tuple[Tensor, ...]) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid.config import Moe
-from pellucid.ops import native
+from pellucid.ops import gpu, native
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.kinds import Operands, OpKind, masked, plain
 from pellucid.ops.linear import times
@@ -77,6 +77,8 @@ def best(ranked: Tensor, spec: Moe) -> Tensor:
     few = min(spec.group_best, ranked.shape[-1] // spec.groups)
     if native.fits_scores(ranked):
         y = native.best(ranked, spec.chosen, spec.groups, spec.groups_chosen, few)
+    elif spec.groups == 1 and gpu.fits_choice(ranked, spec.chosen):
+        y = gpu.best(ranked, spec.chosen)
     else:
         if spec.groups > 1:
             groups = ranked.unflatten(-1, (spec.groups, -1))
@@ -101,6 +103,8 @@ def shares(affinity: Tensor, chosen: Tensor, spec: Moe) -> Tensor:
     """Return the weight of each chosen expert [B T A]; normalised, those of a token sum to the scale."""
     if native.fits_scores(affinity) and native.numbers(chosen):
         y = native.shares(affinity, chosen, spec.normalised, spec.scale, spec.least)
+    elif gpu.fits_choice(affinity, spec.chosen) and gpu.fits_sort(chosen):
+        y = gpu.shares(affinity, chosen, spec.normalised, spec.scale, spec.least)
     else:
         share = affinity.gather(-1, chosen)
         y = share / (share.sum(-1, keepdim=True) + spec.least if spec.normalised else 1.0) * spec.scale
@@ -143,6 +147,8 @@ def sort(chosen: Tensor, experts: int, x: Tensor) -> tuple[Tensor, Tensor, Tenso
     """Sort choices [B T A] of rows x [B T D] by expert. Returns which choice each row is, the row it reads, each expert's end [E]."""
     if native.fits_sort(chosen, x):
         return native.sort(chosen, experts)
+    if gpu.fits_sort(chosen):
+        return gpu.sort(chosen, experts)
     flat = chosen.flatten()
     order = flat.argsort(stable=True)  # an unstable sort would make a batch differ from a lone run
     ends = torch.searchsorted(flat[order], torch.arange(experts, device=x.device), right=True).int()
@@ -158,6 +164,10 @@ def grouped(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None = No
         y = native.experts(rows, weight, ends, bias)
     elif isinstance(weight, Blocks) and native.fits_experts_blocks(rows, weight, ends, bias):
         y = native.experts_blocks(rows, weight, ends, bias)
+    elif gpu.fits_experts(rows, weight, ends, bias):
+        y = gpu.experts(rows, weight, ends, bias)
+    elif gpu.capturing():
+        y = one_by_one(rows, weight, ends, bias)
     elif bias is None and fits_grouped_mm(rows, weight):
         y = F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
     else:
@@ -180,6 +190,13 @@ def grouped_reference(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor |
     cuts = [0, *ends.tolist()]
     met = [(e, rows[a:b]) for e, (a, b) in enumerate(pairwise(cuts)) if a < b] or [(0, rows)]  # an expert without rows is not read
     return torch.cat([times(part, weight[e], None if bias is None else bias[e]) for e, part in met])
+
+
+def one_by_one(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply each row by a copy of its expert's matrix: slow, but no number of a row is read on the host, so a graph may keep it."""
+    e = torch.searchsorted(ends, torch.arange(len(rows), device=rows.device, dtype=ends.dtype), right=True)
+    y = torch.bmm(weight[e], rows[:, :, None])[:, :, 0]
+    return y if bias is None else y + bias[e]
 
 
 def fits_grouped_mm(rows: Tensor, weight: Tensor) -> bool:
@@ -212,9 +229,14 @@ def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, weighted: boo
     chosen = share.shape[-1]
     if len(order) == share.numel() and native.fits_shares(y, share, order):
         out = native.combine(y, None if weighted else share, order, like)
+    elif gpu.fits_combine(y, share, order):
+        out = gpu.combine(y, share, order, like, weighted)
     else:
         rows = y if weighted else y * share.flatten()[order, None].to(y.dtype)
-        out = torch.zeros_like(like.flatten(0, 1)).index_add(0, order // chosen, rows).view_as(like)
+        if len(order) == share.numel() and not y.is_cpu:  # a GPU adds to one row in any order, so that two runs would differ
+            out = torch.empty_like(rows).index_copy(0, order, rows).view(*like.shape[:2], chosen, -1).sum(2)
+        else:
+            out = torch.zeros_like(like.flatten(0, 1)).index_add(0, order // chosen, rows).view_as(like)
 
     def terms(i: Index) -> Terms:
         at = (order // chosen == i[0] * like.shape[1] + i[1]).nonzero().flatten()

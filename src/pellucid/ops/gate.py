@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pellucid.ops import native
+from pellucid.ops import gpu, native
 from pellucid.ops.kinds import Label, Operands, OpKind, plain, unmasked
 from pellucid.watching.tap import note
 from pellucid.watching.terms import Index, Terms
@@ -117,7 +117,12 @@ def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
         y = native.gate(g, up, act) if native.fits_gate(g, up, act) else clamped(g) * (up.clamp(-7.0, 7.0) + 1)
     else:
         f = ACTS[act]
-        y = native.gate(g, up, act) if native.fits_gate(g, up, act) else f(g) if up is None else f(g) * up
+        if native.fits_gate(g, up, act):
+            y = native.gate(g, up, act)
+        elif gpu.fits_gate(g, up, act):
+            y = gpu.gate(g, up, act)
+        else:
+            y = f(g) if up is None else f(g) * up
 
     def terms(i: Index) -> Terms:
         x, times = g[i].double(), {} if up is None else {"up": up[i].double()}

@@ -88,6 +88,8 @@ def rows_held(kv_cache: KVCache) -> Stored | None:
     if not here.calls:
         return None
     rows, new = kv_cache.batched, kv_cache.new
+    if isinstance(rows, PagedRows) and rows.format is PLAIN:
+        return None
     if isinstance(rows, PagedRows) and all(p.paged is not None and p.paged.format is INT8 for p in kv_cache.segments):
         places = INT8.places(rows.pools)
         if all(native.fits_held_int8(place, rows.tables) for place in places):

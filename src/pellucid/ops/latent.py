@@ -8,6 +8,7 @@ multiply-adds, unless the Config names one.
 import torch
 from torch import Tensor
 
+from pellucid.batch.gathered import gathered
 from pellucid.batch.kv_cache import KVCache, PagedRows, Segment
 from pellucid.batch.mask import Mask
 from pellucid.ops import native
@@ -16,7 +17,7 @@ from pellucid.ops.kinds import OpKind
 from pellucid.ops.linear import LINEAR
 from pellucid.watching.meta import META
 from pellucid.watching.recomputing import gap, recomputing
-from pellucid.watching.tap import Settings, as_reference, deferred, inside, note, tap, visit_segments
+from pellucid.watching.tap import Settings, as_reference, deferred, inside, note, seen_by, tap, visit_segments
 from pellucid.watching.terms import Index, Terms
 
 ATTEND_LATENT = OpKind("attend latent", lambda m: "pattern · v", product=True, result="attention")
@@ -107,6 +108,9 @@ def attend_latent(q: Tensor, q_rot: Tensor, kv_cache: KVCache, up: Tensor, mask:
     if isinstance(a, PagedRows) and inside(*INSIDE) != "reference" and fits(q, q_rot, a.pools, a.tables, a.positions, mask):
         z = native.attend_latent(q, q_rot, a.pools, ups, a.tables, a.positions, a.size, scale, mask)
         visit_segments(kv_cache.segments, INSIDE, lambda mode, p: shown(mode, p, q[:, p.rows], q_rot[:, p.rows], z[:, p.rows]))
+    elif inside(*INSIDE) != "reference" and (rows := gathered(kv_cache)) is not None:
+        with seen_by():
+            z = one(rows, (q.transpose(0, 1), q_rot.transpose(0, 1))).transpose(0, 1).contiguous()
     else:
         z = walk((q, q_rot), kv_cache, one)
 

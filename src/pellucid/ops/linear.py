@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid.config import Temper
-from pellucid.ops import native
+from pellucid.ops import gpu, native
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.kinds import Operands, OpKind, plain, scaling
 from pellucid.ops.precision import wide
@@ -55,6 +55,8 @@ def times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return native.linear(x, weight, bias)
     if isinstance(weight, Blocks) and native.fits_linear_blocks(x, weight, bias):
         return native.linear_blocks(x, weight, bias)
+    if gpu.fits_linear(x, weight, bias):
+        return gpu.linear(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
@@ -62,6 +64,8 @@ def linear_wide(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     """Multiply as `linear` does, into float32 at least: rounding the router's logits would change a choice of experts."""
     if native.fits_linear(x, weight, bias):
         return product(native.linear_wide(x, weight, bias), x, weight, bias, linear_wide)
+    if gpu.fits_linear(x, weight, bias):
+        return product(gpu.linear(x, weight, bias, widely=True), x, weight, bias, linear_wide)
     w = wide(x.dtype)
     return product(F.linear(x.to(w), weight.to(w), None if bias is None else bias.to(w)), x, weight, bias, linear_wide)
 
@@ -145,7 +149,7 @@ def identity(x: Tensor) -> Tensor:
 
 def add(x: Tensor, y: Tensor) -> Tensor:
     """Add x and y, of one shape."""
-    z = native.add(x, y) if native.fits_add(x, y) else x + y
+    z = native.add(x, y) if native.fits_add(x, y) else gpu.add(x, y) if gpu.fits_add(x, y) else x + y
     return note(z, ADD.name, (x, y), (), lambda i: Terms().plus(x=x[i], y=y[i]))
 
 

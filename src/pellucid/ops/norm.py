@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pellucid.ops import native
+from pellucid.ops import gpu, native
 from pellucid.ops.kinds import Operands, OpKind
 from pellucid.ops.precision import wide
 from pellucid.watching.tap import note
@@ -63,6 +63,8 @@ def by_row(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Divide each row of x by its root mean square, and multiply by weight."""
     if native.fits_norm(x, weight):
         return native.norm(x, weight, None, eps, centred=False)
+    if gpu.fits_norm(x, weight):
+        return gpu.norm(x, weight, None, eps, centred=False)
     w = x.to(wide(x.dtype))
     y = (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
     return y if weight is None else y * weight
@@ -107,6 +109,8 @@ def rms_offset(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Compute x [... D] / sqrt(mean(x²) + eps) · (1 + weight), rounded to x's dtype once, at the end, as in Gemma."""
     if native.fits_norm(x, weight):
         y = native.norm(x, weight, None, eps, centred=False, offset=True)
+    elif gpu.fits_norm(x, weight):
+        y = gpu.norm(x, weight, None, eps, centred=False, offset=True)
     else:
         w = x.to(wide(x.dtype))
         y = (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + eps) * (1.0 + weight.to(w.dtype))).to(x.dtype)
@@ -124,6 +128,8 @@ def layer(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> 
     """Compute (x [... D] - mean) / sqrt(variance + eps) · weight + bias, or without either."""
     if native.fits_norm(x, weight, bias):
         y = native.norm(x, weight, bias, eps, centred=True)
+    elif gpu.fits_norm(x, weight, bias):
+        y = gpu.norm(x, weight, bias, eps, centred=True)
     else:
         y = torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
@@ -148,6 +154,8 @@ def layer_offset(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Compute (x [... D] - mean) / sqrt(variance + eps) · (1 + weight) + bias, as in Nemotron."""
     if native.fits_norm(x, weight, bias):
         y = native.norm(x, weight, bias, eps, centred=True, offset=True)
+    elif gpu.fits_norm(x, weight, bias):
+        y = gpu.norm(x, weight, bias, eps, centred=True, offset=True)
     else:
         y = torch.nn.functional.layer_norm(x, x.shape[-1:], weight + 1.0, bias, eps)
 

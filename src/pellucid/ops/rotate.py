@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pellucid.config import Dynamic, LinearScaling, Llama3, LongRope, Rope, Yarn
-from pellucid.ops import native
+from pellucid.ops import gpu, native
 from pellucid.ops.kinds import OpKind
 from pellucid.ops.precision import wide
 from pellucid.watching.tap import Settings, note
@@ -45,8 +45,14 @@ def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cp
             return 1.0 / base[..., None] ** at
         case LongRope(short, long, original):
             assert totals is not None
-            lists = [torch.tensor(factors, dtype=dtype, device=device) for factors in (short, long)]
-            return plain / torch.where(totals[..., None] > original, lists[1], lists[0])
+            factors = on_device(short, dtype, device), on_device(long, dtype, device)
+            return plain / torch.where(totals[..., None] > original, factors[1], factors[0])
+
+
+@cache
+def on_device(factors: tuple[float, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Return the factors of pairs as a tensor, copied once: a graph of a GPU's step cannot copy."""
+    return torch.tensor(factors, dtype=dtype, device=device)
 
 
 def llama3(plain: Tensor, factor: float, low: float, high: float, original: int) -> Tensor:
@@ -128,6 +134,8 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor], interleaved: bool, rope: Rope
     a, b = (rotary[..., 0::2], rotary[..., 1::2]) if interleaved else rotary.chunk(2, -1)
     if native.fits_rotate(x, cos, sin):
         y = native.rotate(x, cos, sin, interleaved)
+    elif gpu.fits_rotate(x, cos, sin):
+        y = gpu.rotate(x, cos, sin, interleaved)
     else:
         first, second = a * cos - b * sin, b * cos + a * sin
         y = torch.stack((first, second), -1).flatten(-2) if interleaved else torch.cat((first, second), -1)
