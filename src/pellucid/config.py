@@ -59,6 +59,7 @@ class Attention(AttentionSpec):
     fill: float | None = None  # the score of a key that the mask hides, if it runs in the same forward or is stored; None: −∞
     gated: bool = False  # what each head makes is times the sigmoid of one more product, number by number
     qk_joint: bool = False  # qk_norm is by the root mean square of all heads of a row together (arXiv 2501.00656)
+    qk_own: bool = False  # qk_norm is a LayerNorm of each head, with weights of its own (StableLM 2 12B, Command R+); never with qk_joint
     norm_turned: bool = False  # qk_norm stands behind rope (Hunyuan)
     clip: float | None = None  # the most that a number of a query, key or value may be, either way (OLMo, MPT)
     key_factor: float = 1.0  # of every key (Falcon-H1)

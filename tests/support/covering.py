@@ -66,6 +66,7 @@ _COVER = [
     ("bert", "tanh gelu"),
     ("bloom", "plain"),
     ("cohere", "plain"),
+    ("cohere", "as Command R+"),
     ("deepseek_v2", "biases"),
     ("deepseek_v2", "lite"),
     ("deepseek_v2", "no shared expert"),

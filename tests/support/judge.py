@@ -33,7 +33,7 @@ transformers.utils.logging.disable_progress_bar()
 
 
 SHARP = re.compile(
-    r".*(\b[qk]_(proj|lin)|qkv_proj|\b(query|key|query_key_value|positions_embed|embed_positions)|Wqkv|q_b_proj|kv_b_proj|c_attn|\battn\.[qk]|SelfAttention\.[qk]|EncDecAttention\.[qk]|\b[qk]_norm|([qk]|query|key)_layernorm)\.weight"
+    r".*(\b[qk]_(proj|lin)|qkv_proj|\b(query|key|query_key_value|positions_embed|embed_positions)|Wqkv|q_b_proj|kv_b_proj|c_attn|\battn\.[qk]|SelfAttention\.[qk]|EncDecAttention\.[qk]|\b[qk]_norm|([qk]|query|key)_layernorm(\.norms\.\d+)?)\.weight"
 )
 SPREAD = 0.15  # of a weight about its initial value
 _folders = tempfile.TemporaryDirectory(prefix="pellucid-judge-")

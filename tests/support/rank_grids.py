@@ -27,10 +27,11 @@ Measured = dict[str, Any]
 
 
 def config(family: str) -> Config:
-    """Return the tiny Config of a family."""
+    """Return the tiny Config of a family, or of one of its quirks, "cohere: as Command R+"."""
+    family, _, quirk = family.partition(": ")
     if family in DECODERS:
         return DECODERS[family]
-    return understand({"model_type": family, **KINDS[family].tiny, **KINDS[family].quirks["plain"]})[1]
+    return understand({"model_type": family, **KINDS[family].tiny, **KINDS[family].quirks[quirk or "plain"]})[1]
 
 
 def write_measured(measure: Callable[[Path], Measured], folder: Path) -> None:

@@ -272,7 +272,7 @@ class Walk:
         centred = s.op == "layer norm"
         if len(s.weights) > 1:
             self.bias(s.weights[1], self.tensor(s.weights[1]), g)
-        gain = 1.0 if not s.weights else self.tensor(s.weights[0]).double() + s.settings.get("offset", 0)
+        gain = 1.0 if not s.weights else self.tensor(s.weights[0]).double().view(-1, s.shape[-1]) + s.settings.get("offset", 0)
         x = self.at(t, rows).unflatten(1, (-1, t.shape[-1]))[..., self.columns(s, t)]
         x = x - x.mean(-1, keepdim=True) if centred else x
         g = g.unflatten(-1, (-1, s.shape[-1])) * gain * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + s.settings["eps"])

@@ -25,12 +25,14 @@ class Layout:
 
     views: `write` returns views of ours, so that a tensor on disk can be read straight into its place.
     moves: both only move numbers, so that quantised blocks can be moved in the same way.
+    pieces: the tensors on disk that {e} counts, where they are not as many as the first axis of ours is long.
     """
 
     read: Callable[[list[Tensor], list[Shape]], list[Tensor]]
     write: Callable[[list[Tensor]], list[Tensor]]
     views: bool = False
     moves: bool = True
+    pieces: int | None = None
 
 
 def _turn(x: Tensor) -> Tensor:
@@ -88,6 +90,16 @@ def grouped(groups: int) -> Layout:
         return [torch.cat([part.unflatten(0, (groups, -1)) for part in ours], 1).flatten(0, 1)]
 
     return Layout(read, write)
+
+
+def by_head(heads: int) -> Layout:
+    """Return the layout of a vector that has a row for each head on disk."""
+    return Layout(lambda disk, shapes: [disk[0].reshape(shapes[0])], lambda ours: [ours[0].unflatten(0, (heads, -1))], views=True)
+
+
+def a_tensor_a_head(heads: int) -> Layout:
+    """Return the layout of a vector that has a tensor for each head on disk."""
+    return Layout(lambda disk, _: [torch.cat(disk)], lambda ours: list(ours[0].unflatten(0, (heads, -1)).unbind(0)), True, pieces=heads)
 
 
 @dataclass(frozen=True)
@@ -166,6 +178,6 @@ def plan(rules: Iterable[Rule], shapes: Mapping[str, Shape]) -> tuple[list[Tenso
         rule, match = hit
         marks = match.groupdict()
         disk = put(rule.disk, marks)
-        names = tuple(disk.replace("{e}", str(e)) for e in range(shape[0])) if "{e}" in disk else (disk,)
+        names = tuple(disk.replace("{e}", str(e)) for e in range(rule.layout.pieces or shape[0])) if "{e}" in disk else (disk,)
         groups[TensorGroup(names, tuple(put(n, marks) for n in rule.names), rule.layout)] = None
     return list(groups), orphans

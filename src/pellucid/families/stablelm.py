@@ -1,4 +1,7 @@
-"""StableLM 3B and StableLM 2 1.6B (arXiv 2402.17834): Llama with LayerNorms, of which a quarter of each head turns."""
+"""StableLM 3B and StableLM 2 (arXiv 2402.17834): Llama with LayerNorms, of which a quarter of each head turns.
+
+In StableLM 2 12B each head's query and key have a LayerNorm of their own.
+"""
 
 from dataclasses import replace
 
@@ -7,12 +10,13 @@ from pellucid.families import llama
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
+from pellucid.families.names import Rule, a_tensor_a_head
 
 
 def config(hf: Fields) -> c.Config:
-    hf.fixed("qk_layernorm", False)  # a norm for each head of its own, in the 12B model alone
     hf.integer("num_key_value_heads")  # required: transformers takes 32 where it is missing
-    attn = replace(llama.attention(hf, part=0.25), bias=hf.flag("use_qkv_bias", False))
+    own = hf.flag("qk_layernorm", False)
+    attn = replace(llama.attention(hf, qk_norm=own, part=0.25), bias=hf.flag("use_qkv_bias", False), qk_own=own)
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
     order = "parallel" if hf.flag("use_parallel_residual", False) else "pre"
     layers = (c.Layer(attn, mlp, order=order),) * hf.integer("num_hidden_layers", high=100_000)
@@ -20,4 +24,11 @@ def config(hf: Fields) -> c.Config:
     return replace(llama.decoder(hf, layers), norm="layer", eps=hf.number("layer_norm_eps", 1e-5))
 
 
-FAMILY = Family(config=config, rules=llama.RULES, ignored=llama.IGNORED, architecture="StableLmForCausalLM")
+def rules(cfg: c.Config) -> tuple[Rule, ...]:
+    """Return the table. The norms of queries and keys have a tensor for each head."""
+    norms = {n: f"model.layers.{{i}}.self_attn.{n}_layernorm.norms.{{e}}.weight" for n in "qk"}
+    heads = {"q": cfg.heads, "k": cfg.layers[0].attn.kv_heads or cfg.heads}
+    return (*llama.RULES, *(Rule(disk, f"layers.{{i}}.attn.{n}_norm.weight", a_tensor_a_head(heads[n])) for n, disk in norms.items()))
+
+
+FAMILY = Family(config=config, rules=rules, ignored=llama.IGNORED, architecture="StableLmForCausalLM")

@@ -12,7 +12,7 @@ from pellucid.batch.mask import Mask, alibi, around, bidirectional, causal, chun
 from pellucid.batch.step import Step
 from pellucid.distributed import ALONE
 from pellucid.nn.linear import Embedding, Linear
-from pellucid.nn.norm import NORMS, HeadsRmsNorm
+from pellucid.nn.norm import NORMS, HeadsLayerNorm, HeadsRmsNorm
 from pellucid.watching.tap import tap
 
 
@@ -39,7 +39,7 @@ class Attention(nn.Module):
         self.gate = Linear(cfg.width, spec.heads * spec.width, spec.bias) if spec.gated else None
         self.q_norm = qk_norm(cfg, spec, spec.heads) if spec.qk_norm else None
         self.k_norm = qk_norm(cfg, spec, spec.kv_heads) if spec.qk_norm else None
-        if spec.qk_joint:
+        if spec.qk_joint or spec.qk_own:
             self.axes = self.axes | {"q_norm": "(H K)", "k_norm": "(G K)"}
         self.sinks = nn.Parameter(torch.zeros(spec.heads)) if spec.sinks else None
         self.relative = table
@@ -148,8 +148,10 @@ class Attention(nn.Module):
 
 
 def qk_norm(cfg: c.Config, spec: c.Attention, heads: int) -> nn.Module:
-    """Return the norm of queries or keys: of each head by itself, or of all heads of a row together."""
-    return HeadsRmsNorm(heads * spec.width, cfg.eps) if spec.qk_joint else NORMS[cfg.norm](spec.width, cfg.eps)
+    """Return the norm of queries or keys: of each head by itself, with one weight or its own, or of all heads of a row together."""
+    if spec.qk_joint or spec.qk_own:
+        return (HeadsLayerNorm if spec.qk_own else HeadsRmsNorm)(heads * spec.width, cfg.eps)
+    return NORMS[cfg.norm](spec.width, cfg.eps)
 
 
 class CrossAttention(Attention):

@@ -154,6 +154,15 @@ class BareLayerNorm(nn.Module):
         return ops.layer(x, None, None, self.eps)
 
 
+class HeadsLayerNorm(PlainLayerNorm):
+    """LayerNorm of each head of x [... H K] by itself, without a bias, times the head's own weights (StableLM 2 12B, Command R+)."""
+
+    axes = {"weight": "(H K)"}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.layer_heads(x, self.weight, self.eps)
+
+
 class NoNorm(nn.Module):
     """x as it is."""
 

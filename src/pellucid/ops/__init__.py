@@ -25,7 +25,7 @@ from pellucid.ops.linear import (
 )
 from pellucid.ops.loss import tapped_loss
 from pellucid.ops.mixture import mixture
-from pellucid.ops.norm import layer, layer_offset, rms, rms_groups, rms_heads, rms_offset
+from pellucid.ops.norm import layer, layer_heads, layer_offset, rms, rms_groups, rms_heads, rms_offset
 from pellucid.ops.precision import rounded, wide
 from pellucid.ops.recurrent import times
 from pellucid.ops.rotate import angles, rotate
@@ -58,6 +58,7 @@ __all__ = [
     "grouped",
     "identity",
     "layer",
+    "layer_heads",
     "layer_offset",
     "linear",
     "linear_wide",

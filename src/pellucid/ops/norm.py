@@ -142,6 +142,24 @@ def layer(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> 
     return note(y, LAYER_NORM.name, (x,), (weight, bias), terms, settings=lambda: {"eps": eps}, again=again)
 
 
+def layer_heads(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Compute (x [... H K] - mean) / sqrt(variance + eps) · weight [H·K], each head by itself, as in Command R+."""
+    own = weight.view(x.shape[-2:])
+    if native.fits_norm(x, own):
+        y = native.norm(x, own, None, eps, centred=True)
+    else:
+        w = torch.nn.functional.layer_norm(x.to(wide(x.dtype)), x.shape[-1:], eps=eps)
+        y = (w * own.to(w.dtype)).to(x.dtype)
+
+    def terms(i: Index) -> Terms:
+        return over_deviation(x, i, eps, {"weight": own[i[-2:]]}, None)
+
+    def again(weight: Tensor) -> Tensor:
+        return layer_heads(x, weight, eps)
+
+    return note(y, LAYER_NORM.name, (x,), (weight,), terms, settings=lambda: {"eps": eps}, again=again)
+
+
 def over_deviation(x: Tensor, i: Index, eps: float, gain: dict[str, Tensor], bias: Tensor | None) -> Terms:
     """Return the terms of cell i: x less its row's mean, over its row's deviation, times a gain, plus a bias."""
     row = x[i[:-1]].double()
