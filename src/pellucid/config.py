@@ -18,6 +18,7 @@ from pellucid.rope_config import Dynamic as Dynamic
 from pellucid.rope_config import LinearScaling as LinearScaling
 from pellucid.rope_config import Llama3 as Llama3
 from pellucid.rope_config import LongRope as LongRope
+from pellucid.rope_config import Proportional as Proportional
 from pellucid.rope_config import Rope as Rope
 from pellucid.rope_config import Yarn as Yarn
 from pellucid.state_config import GatedDelta as GatedDelta
@@ -61,6 +62,8 @@ class Attention(AttentionSpec):
     qk_joint: bool = False  # qk_norm is by the root mean square of all heads of a row together (arXiv 2501.00656)
     qk_own: bool = False  # qk_norm is a LayerNorm of each head, with weights of its own (StableLM 2 12B, Command R+); never with qk_joint
     norm_turned: bool = False  # qk_norm stands behind rope (Hunyuan)
+    v_rms: bool = False  # values over their root mean square, without a weight (Gemma 4)
+    v_from_k: bool = False  # values are the keys before norm and rope, and have no product of their own (Gemma 4)
     clip: float | None = None  # the most that a number of a query, key or value may be, either way (OLMo, MPT)
     key_factor: float = 1.0  # of every key (Falcon-H1)
 
@@ -246,8 +249,9 @@ class Layer:
     order: where the norms stand. "pre": before each part (arXiv 2002.04745);  "post": after each sum (arXiv 1706.03762);  "sandwich":
     before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own;
     "after": after each part, of what it made (OLMo 2);  "half": before the feed-forward part alone (ModernBERT's first block, whose rows
-    come from a norm);  "bare": as "pre", without the sums.  gain: of what each part made, before it is
-    added (Granite), and behind the norm of a sandwich.  ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).
+    come from a norm);  "bare": as "pre", without the sums;  "sandwich, scaled": as "sandwich", and what leaves is times one stored number
+    (Gemma 4).  gain: of what each part made, before it is added (Granite), and behind the norm of a sandwich.
+    ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).
     second: what mixes the same normed rows beside attention, so that both are added (Falcon-H1).  factors: of what a part makes,
     ("mamba", 0.5), or reads, ("mamba.in", 2.0).
     """

@@ -51,13 +51,21 @@ class LongRope:
 
 
 @dataclass(frozen=True)
+class Proportional:
+    """Only the first `turning` of all pairs turn, each as fast as if all did, over a factor (Gemma 4)."""
+
+    turning: int
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
 class Rope:
     """Rotary positions, arXiv 2104.09864: width channels of a head turn, in pairs side by side (interleaved) or half a width apart."""
 
     width: int
     theta: float = 10_000.0
     interleaved: bool = False
-    scaling: LinearScaling | Llama3 | Yarn | Dynamic | LongRope | None = None
+    scaling: LinearScaling | Llama3 | Yarn | Dynamic | LongRope | Proportional | None = None
 
     @property
     def by_length(self) -> bool:

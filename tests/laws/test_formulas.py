@@ -44,6 +44,8 @@ FULL = bool(os.environ.get("PELLUCID_FULL"))
 LENGTH, SEEDS = (37, (1, 2, 3)) if FULL else (19, (1,))
 WITHIN = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "llama4": "llama4_text",
     "llava": "llama",
     "mistral3": "mistral",

@@ -80,6 +80,7 @@ _COVER = [
     ("gemma", "linear"),
     ("gemma2", "llama3"),
     ("gemma3_text", "by length"),
+    ("gemma4_text", "half turns, stretched"),
     ("glm4_moe", "yarn"),
     ("glm_moe_dsa", "plain"),
     ("gpt2", "plain"),
@@ -118,6 +119,7 @@ _COVER = [
 _PLAIN = ["albert", "bert", "bloom", "deepseek_v2", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "llama"]
 _PLAIN += [
     "cohere",
+    "gemma4_text",
     "gpt_neox",
     "granite",
     "nemotron",

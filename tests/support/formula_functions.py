@@ -168,6 +168,8 @@ def speeds(s: Mapping[str, Any], length: int) -> tuple[Tensor, float]:
         return plain, 1.0
     if kind == "linear":
         return plain / s["factor"], 1.0
+    if kind == "proportional":
+        return plain / s["factor"] * (i < s["turning"]), 1.0
     if kind == "llama3":
         turns = s["original"] * plain / (2 * math.pi)
         smooth = ((turns - s["low"]) / max(s["high"] - s["low"], 1e-30)).clamp(0, 1)

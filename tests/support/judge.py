@@ -90,7 +90,7 @@ def make(family: str, quirk: str = "plain", promote: bool = True, **more: Any) -
         learned = ((n, p) for n, p in hf.named_parameters() if p.requires_grad)
         for name, p in [
             *learned,
-            *((n, b) for n, b in hf.named_buffers() if n.endswith(("correction_bias", "expert_bias", "logits_bias"))),
+            *((n, b) for n, b in hf.named_buffers() if n.endswith(("correction_bias", "expert_bias", "logits_bias", "layer_scalar"))),
         ]:
             p += SPREAD * torch.randn_like(p)
             p *= KINDS[family].sharp if SHARP.fullmatch(name) else 1.0

@@ -20,6 +20,8 @@ SIZES: Raw = {
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
     **dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts"), 8),
     **dict.fromkeys(("head_dim", "d_kv", "qk_nope_head_dim", "v_head_dim"), HEAD),
+    "global_head_dim": 2 * HEAD,
+    "num_global_key_value_heads": 1,
     "index_head_dim": 12,
     "index_n_heads": 24,  # fewer would score many keys 0, and which of equals is chosen is not said
     "index_topk": 6,
@@ -77,7 +79,8 @@ def tiny(hf: Raw) -> Raw:
     out |= {n: [1] for n in ("attn_layer_indices", "full_attn_idxs") if hf.get(n)}
     if "mamba_d_head" in hf and "mamba_d_ssm" not in hf:  # whose heads share out a multiple of the width
         out["mamba_d_head"] = hf["mamba_expand"] * HEADS * HEAD // SIZES["mamba_n_heads"]
-    out |= {n: hf[n][:depth] for n in ("layer_types", "no_rope_layers", "attention_layers", "attn_type_list") if n in hf}
+    out |= {n: hf[n][:depth] for n in ("no_rope_layers", "attention_layers", "attn_type_list") if n in hf}
+    out |= {n: [*hf[n][: depth - 1], hf[n][-1]] for n in ("layer_types",) if n in hf}  # the last layer's kind may be fixed
     out |= {"attention_types": [[out["attention_layers"], 1]]} if "attention_types" in hf else {}
     out |= {"max_window_layers": depth - (hf["max_window_layers"] != hf["num_hidden_layers"])} if "max_window_layers" in hf else {}
     out |= {n: 8 for n in WINDOWS if hf.get(n) is not None and hf[n] < hf.get("max_position_embeddings", 0)}

@@ -57,10 +57,10 @@ class Walk:
         self.opened = ""  # the feed-forward part that the walk is in
         self.backs: Mapping[str, Callable[[Seen, Tensor, Tensor], None]] = {
             "add": self.sum, "correct": self.sum, "identity": self.sum, "pick": self.sum, "linear": self.product, "adapted": self.product,
-            "rms": self.norm, "layer norm": self.norm, "rotate": self.rotation, "scaled": self.factor, "tempered": self.factor,
-            "weighted": self.factor, "gated": self.factor, "gate": self.gate, "combine": self.combine, "experts": self.experts,
+            "rms": self.norm, "layer norm": self.norm, "rotate": self.rotation, "gate": self.gate, "combine": self.combine,
+            **dict.fromkeys(("scaled", "multiplied", "tempered", "weighted", "gated"), self.factor),
             **dict.fromkeys(("act", "cap", "clip", "jump", "tanh", "xielu"), self.ratio),
-            "attend": self.attend, "attend latent": self.attend,
+            "experts": self.experts, "attend": self.attend, "attend latent": self.attend,
         }  # fmt: skip
 
     def at(self, s: Seen, rows: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ SIGNS: dict[str, Callable[[Mapping[str, Any]], Iterator[Note]]] = {
     r"\bmasked_fill\(": one("masked_fill", seen="mask", fill="fill"),
     r"\bsinks\b": one("sinks"),
     r"\bsoftmax\(": one("softmax"),
-    r"^pattern · v(_clipped)?$": one("pattern"),
+    r"^pattern · v(_\w+)?$": one("pattern"),
     r"\bsilu\(": one("silu"),
     r"\bxielu\(": one("xielu"),
     r"\bsparsemixer\(": one("sparsemixer"),

@@ -12,6 +12,7 @@ from pellucid.families.fields import Fields
 
 VISION_FIELDS = {"vision_config", "boi_token_index", "eoi_token_index", "image_token_index", "image_token_id", "video_token_id"}
 VISION_FIELDS |= {"vision_start_token_id", "vision_end_token_id", "vision_token_id"}
+VISION_FIELDS |= {"boi_token_id", "eoi_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index", "audio_token_id", "audio_config"}
 AXES, PLAIN = {"type", "rope_type", "rope_theta", "mrope_section", "mrope_interleaved"}, {"mrope", "default"}
 VISION_TENSORS = r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector)\..*"
 

@@ -30,7 +30,7 @@ class AdditiveAttention(nn.Module):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         q = tap(self.q(x).unflatten(-1, (-1, self.width)), "q: B T H K")
         k = tap(self.k(x).unflatten(-1, (-1, self.width)), "k: B T G K")
-        v = tap(self.v(x).unflatten(-1, (-1, self.width)), "v: B T G K")
+        v = tap(ops.identity(k) if self.v is None else self.v(x).unflatten(-1, (-1, self.width)), "v: B T G K")
         if self.groups > 1:
             k, v = k.repeat_interleave(self.groups, 2), v.repeat_interleave(self.groups, 2)
         pairs = tap(ops.add(q[:, :, None], k[:, None]), "pairs: B T S H K")

@@ -34,7 +34,7 @@ class Attention(nn.Module):
         self.scale = spec.width**-0.5 if spec.scale is None else spec.scale
         self.q = Linear(cfg.width, spec.heads * spec.width, spec.bias)
         self.k = Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
-        self.v = Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
+        self.v = None if spec.v_from_k else Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
         self.o = Linear(spec.heads * spec.width, cfg.width, spec.out_bias)
         self.gate = Linear(cfg.width, spec.heads * spec.width, spec.bias) if spec.gated else None
         self.q_norm = qk_norm(cfg, spec, spec.heads) if spec.qk_norm else None
@@ -46,7 +46,7 @@ class Attention(nn.Module):
         self.buckets = spec.buckets
         self.rope, self.norm_turned, self.clip = spec.rope, spec.norm_turned, spec.clip
         self.key_factor = spec.key_factor if spec.key_factor != 1.0 else None
-        self.rms_eps = cfg.eps if spec.qk_rms else None
+        self.rms_eps, self.v_eps = cfg.eps if spec.qk_rms else None, cfg.eps if spec.v_rms else None
         self.temperature = spec.temper
         self.cap = spec.cap
         self.fill = spec.fill
@@ -74,6 +74,8 @@ class Attention(nn.Module):
             q, k = self.apply_norms(q, k)
         if self.rms_eps is not None:
             q, k = tap(ops.rms(q, None, self.rms_eps), "q_even: B T H K"), tap(ops.rms(k, None, self.rms_eps), "k_even: B T G K")
+        if self.v_eps is not None:
+            v = tap(ops.rms(v, None, self.v_eps), "v_even: B T G K")
         if self.temperature is not None:
             q = tap(ops.scale_by_position(q, step.position_ids, self.temperature), "q_grown: B T H K")
         kv_cache, mask = self.keep(step, k, v), self.mask(step)
@@ -88,7 +90,8 @@ class Attention(nn.Module):
     def project_kv(self, x: Tensor, length: str) -> tuple[Tensor, Tensor]:
         """Project x to keys and values [B T G K]. `length` is the letter of its rows: T, or S for an encoder's."""
         k = tap(self.k(x).unflatten(-1, (-1, self.width)), f"k: B {length} G K")
-        return k, tap(self.v(x).unflatten(-1, (-1, self.width)), f"v: B {length} G K")
+        v = ops.identity(k) if self.v is None else self.v(x).unflatten(-1, (-1, self.width))
+        return k, tap(v, f"v: B {length} G K")
 
     def keep(self, step: Step, k: Tensor, v: Tensor) -> KVCache:
         """Append keys and values to the cache. A cache in int8 holds others than it is given: a watch sees them, and an edit is stored."""

@@ -5,6 +5,7 @@ Every part is chosen here, once, by its spec.
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from pellucid import config as c
@@ -139,6 +140,21 @@ class SandwichBlock(Block):
         return tap(ops.add(x, y), f"{total}: B T D")
 
 
+class ScaledBlock(SandwichBlock):
+    """A sandwich whose output is times one stored number (Gemma 4)."""
+
+    axes = {"scalar": "1"}
+    scalar: Tensor
+
+    def __init__(self, cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> None:
+        super().__init__(cfg, spec, table)
+        self.register_buffer("scalar", torch.ones(1))
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        x = self.sum(self.sum(x, self.mixer, "mid", step), "ffn", "summed", step)
+        return tap(ops.multiplied(x, self.scalar), "out: B T D")
+
+
 class AfterBlock(Block):
     """A norm of what each part made, before the sum, and none before the part (OLMo 2, arXiv 2501.00656)."""
 
@@ -190,7 +206,7 @@ class OneNormBlock(ParallelBlock):
 
 ORDERS = {
     "pre": Block, "post": PostBlock, "sandwich": SandwichBlock, "parallel": OneNormBlock, "parallel, two norms": ParallelBlock,
-    "after": AfterBlock, "half": HalfNormedBlock, "bare": BareBlock,
+    "after": AfterBlock, "half": HalfNormedBlock, "bare": BareBlock, "sandwich, scaled": ScaledBlock,
 }  # fmt: skip
 
 

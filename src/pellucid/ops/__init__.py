@@ -20,6 +20,7 @@ from pellucid.ops.linear import (
     linear,
     linear_wide,
     merged,
+    multiplied,
     scale_by_position,
     scaled,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "merged",
     "mixed",
     "mixture",
+    "multiplied",
     "rms",
     "rms_groups",
     "rms_heads",

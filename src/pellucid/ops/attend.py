@@ -55,12 +55,12 @@ def products(m: Operands) -> str:
     return pairs[0] if len(pairs) == 1 else f"({' + '.join(pairs)})"
 
 
-def values_text(m: Operands) -> str:
-    """Write the pattern times the values; OLMo's are clipped, and have another name than v."""
-    return f"pattern · {next((name for name in m.inputs if name.startswith('v_')), 'v')}"
+def values_name(m: Operands) -> str:
+    """Write the name of the values; OLMo's are clipped and Gemma 4's normed, and have another name than v."""
+    return next((name for name in m.inputs if name.startswith("v_")), "v")
 
 
-ATTEND = OpKind("attend", values_text, product=True, result="attention")
+ATTEND = OpKind("attend", lambda m: f"pattern · {values_name(m)}", product=True, labels={"v": values_name}, result="attention")
 SCORES = OpKind(
     "scores",
     scores_text,

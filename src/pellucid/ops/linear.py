@@ -40,6 +40,7 @@ DEQUANTISED = OpKind("dequantised")
 IDENTITY = OpKind("identity", lambda m: m.x, product=True)
 ADD = OpKind("add", lambda m: " + ".join(m.inputs), result="sum")
 SCALED = OpKind("scaled", lambda m: m.x + scaling(m.setting("scale")))
+MULTIPLIED = OpKind("multiplied", lambda m: f"{m.x} · {m.weights[0]}")
 DROPPED = OpKind("dropped", lambda m: f"{m.x} · mask", labels={"mask": lambda m: "mask"})
 TEMPERED = OpKind("tempered", lambda m: f"{m.x} · ({growth(m)})", labels={"growth": growth})
 
@@ -157,6 +158,12 @@ def scaled(x: Tensor, factor: float) -> Tensor:
     """Multiply x by a number of the configuration."""
     y = native.scaled(x, factor) if native.fits_each(x) else (x * factor).to(x.dtype)
     return note(y, SCALED.name, (x,), (), lambda i: Terms(x=x[i], scale=factor), settings=lambda: {"scale": factor})
+
+
+def multiplied(x: Tensor, factor: Tensor) -> Tensor:
+    """Multiply x [B T D] by a stored number, factor [1]."""
+    y = native.multiplied(x, factor) if native.fits_each(x) else x * factor.to(x.dtype)
+    return note(y, MULTIPLIED.name, (x,), (factor,), lambda i: Terms(x=x[i], weight=factor[0]), again=lambda factor: x * factor.to(x.dtype))
 
 
 def dropped(x: Tensor, mask: Tensor) -> Tensor:

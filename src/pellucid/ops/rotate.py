@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from pellucid.config import Dynamic, LinearScaling, Llama3, LongRope, Rope, Yarn
+from pellucid.config import Dynamic, LinearScaling, Llama3, LongRope, Proportional, Rope, Yarn
 from pellucid.ops import gpu, native
 from pellucid.ops.kinds import OpKind
 from pellucid.ops.precision import wide
@@ -38,6 +38,8 @@ def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cp
             return llama3(plain, factor, low, high, original)
         case Yarn() as yarn:
             return blend(plain, rope, yarn)
+        case Proportional(turning, factor):
+            return torch.where(torch.arange(rope.width // 2, device=device) < turning, plain / factor, 0.0)
         case Dynamic(factor, original):
             assert totals is not None
             longer = factor * totals.clamp(min=original).to(dtype) / original - (factor - 1)

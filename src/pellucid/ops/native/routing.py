@@ -6,7 +6,7 @@ Scores and shares are float32, as in the reference for both dtypes of the kernel
 import torch
 from torch import Tensor
 
-from pellucid.ops.native.library import HALF, call, fresh, most
+from pellucid.ops.native.library import HALF, call, constant, fresh, most
 from pellucid.ops.native.twins import ROUTED, address, count, few, fits, leads, meets, numbers
 from pellucid.ops.precision import wide
 
@@ -106,6 +106,18 @@ def weigh(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
     call(
         "weigh", HALF[rows.dtype], (rows, share, order), (y,), x=rows.data_ptr(), share=share.data_ptr(), order=order.data_ptr(),
         y=y.data_ptr(), rows=rows.shape[0], width=rows.shape[1],
+    )  # fmt: skip
+    return y
+
+
+def multiplied(x: Tensor, factor: Tensor) -> Tensor:
+    """Multiply x [B T D] by a number, factor [1], which is read where it lies if it has the dtype of shares, and else kept in a plan."""
+    y, rows = fresh(tuple(x.shape), x.dtype), count(x)
+    with constant():
+        order, share = torch.zeros(rows, dtype=torch.int64), factor.to(wide(torch.bfloat16))
+    call(
+        "weigh", HALF[x.dtype], (x, share, order), (y,), x=x.data_ptr(), share=share.data_ptr(), order=order.data_ptr(), y=y.data_ptr(),
+        rows=rows, width=x.shape[-1],
     )  # fmt: skip
     return y
 

@@ -1,0 +1,147 @@
+"""The text models of a multimodal Gemma 4 are read and saved as text models; what is not served is refused by its field."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+from judge import KINDS, promoted, prompts
+from pellucid import config as c
+from pellucid import ops
+from pellucid.api.model import load
+from pellucid.errors import ConfigError
+from pellucid.families import understand
+from pellucid.nn.transformer import build
+from pellucid.ops import native
+from tiny import far, law
+
+Raw = dict[str, Any]
+ROTATE = importlib.import_module("pellucid.ops.rotate")  # the package names functions like their modules
+EYES: dict[str, Raw] = {
+    "gemma4": {
+        "model_type": "gemma4_vision", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "head_dim": 8, "patch_size": 4, "position_embedding_size": 8,
+    },
+    "gemma4_unified": {"model_type": "gemma4_unified_vision", "mm_embed_dim": 32, "mm_posemb_size": 8, "output_proj_dims": 32},
+}  # fmt: skip
+CLASSES = {"gemma4": "Gemma4ForCausalLM", "gemma4_unified": "Gemma4UnifiedForCausalLM"}
+TURNS = {
+    "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+    "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+}
+# gemma-4-31B-it's config.json
+GEMMA_4_31B: Raw = {
+    "architectures": ["Gemma4ForConditionalGeneration"], "audio_config": None, "audio_token_id": 258881, "boa_token_id": 256000,
+    "boi_token_id": 255999, "dtype": "bfloat16", "eoa_token_id": 258883, "eoa_token_index": 258883, "eoi_token_id": 258882,
+    "eos_token_id": [1, 106], "image_token_id": 258880, "initializer_range": 0.02, "model_type": "gemma4", "text_config": {
+        "attention_bias": False, "attention_dropout": 0.0, "attention_k_eq_v": True, "bos_token_id": 2, "dtype": "bfloat16",
+        "enable_moe_block": False, "eos_token_id": 1, "expert_intermediate_size": None, "final_logit_softcapping": 30.0,
+        "global_head_dim": 512, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 5376,
+        "hidden_size_per_layer_input": 0, "initializer_range": 0.02, "intermediate_size": 21504,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10, "max_position_embeddings": 262144,
+        "model_type": "gemma4_text", "num_attention_heads": 32, "num_experts": None, "num_global_key_value_heads": 4,
+        "num_hidden_layers": 60, "num_key_value_heads": 16, "num_kv_shared_layers": 0, "pad_token_id": 0, "rms_norm_eps": 1e-06,
+        "rope_parameters": TURNS, "sliding_window": 1024, "tie_word_embeddings": True, "top_k_experts": None,
+        "use_bidirectional_attention": "vision", "use_cache": True, "use_double_wide_mlp": False, "vocab_size": 262144,
+        "vocab_size_per_layer_input": 262144,
+    },
+    "tie_word_embeddings": True, "transformers_version": "5.5.0.dev0", "video_token_id": 258884,
+    "vision_config": {"model_type": "gemma4_vision"}, "vision_soft_tokens_per_image": 280,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=EYES)
+def multimodal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Tensor]:
+    """Return a model_type, a folder of transformers and its logits of a prompt in float64."""
+    kind: str = request.param
+    text = KINDS[f"{kind}_text"].tiny | {"model_type": f"{kind}_text", "final_logit_softcapping": 3.0, "attention_k_eq_v": True}
+    cfg = AutoConfig.for_model(kind, text_config=text, vision_config=EYES[kind], eos_token_id=[2, 5])
+    cfg._attn_implementation = "eager"
+    torch.manual_seed(0)
+    with promoted(), torch.no_grad():
+        hf = AutoModelForImageTextToText.from_config(cfg).double().eval()
+        table = hf.model.language_model.embed_tokens
+        table.embed_scale.fill_(table.scalar_embed_scale)
+        scalars = [b for n, b in hf.named_buffers() if n.endswith("layer_scalar")]
+        for p in (*hf.parameters(), *scalars):
+            p += 0.15 * torch.randn_like(p)
+        rows = hf.model.language_model(input_ids=prompts("gemma4_text")[0], use_cache=False).last_hidden_state
+        logits = 3.0 * torch.tanh(hf.lm_head(rows) / 3.0)
+    folder = tmp_path_factory.mktemp("multimodal")
+    hf.save_pretrained(folder)
+    return kind, folder, logits
+
+
+def test_the_text_model_is_read_and_saved_alone(multimodal: tuple[str, Path, Tensor], tmp_path: Path) -> None:
+    """transformers reads what is saved as its text model, and finds every weight."""
+    kind, folder, logits = multimodal
+    model = load(folder)
+    with torch.no_grad():
+        assert far(model(*prompts("gemma4_text")), logits) < 1e-9
+    assert model.stops == (2, 5) and model.config.tied
+    assert model.left and all(n.startswith(("model.vision_", "model.embed_vision.")) for n in model.left)
+    model.save(tmp_path / "text")
+    written = json.loads((tmp_path / "text" / "config.json").read_text())
+    assert written["model_type"] == f"{kind}_text" and written["eos_token_id"] == [2, 5] and not any("vision" in name for name in written)
+    again = load(tmp_path / "text")
+    assert again.config == model.config and not again.left
+    hf, info = AutoModelForCausalLM.from_pretrained(tmp_path / "text", dtype=torch.float64, output_loading_info=True)
+    assert type(hf).__name__ == CLASSES[kind] and not any(info.values())
+    with torch.no_grad():
+        assert far(hf(*prompts("gemma4_text")).logits, logits) < 1e-4  # with its islands of float32
+
+
+def test_a_published_file() -> None:
+    """Every sixth layer is full: its heads are twice as wide, of which a quarter turns, and its values are its keys."""
+    cfg = understand(GEMMA_4_31B)[1]
+    with torch.device("meta"):
+        model = build(cfg)
+    assert sum(p.numel() for p in model.parameters()) == 30_697_345_280
+    full = AutoConfig.for_model(**GEMMA_4_31B).to_dict()
+    assert understand(full)[1] == cfg and cfg.stops == (1, 106) and cfg.context == 262_144
+    near, far_layer = (layer.attn for layer in cfg.layers[4:6])
+    assert isinstance(near, c.Attention) and isinstance(far_layer, c.Attention)
+    assert (near.width, near.kv_heads, near.window, near.v_from_k) == (256, 16, 1024, False)
+    assert (far_layer.width, far_layer.kv_heads, far_layer.window, far_layer.v_from_k) == (512, 4, None, True)
+    assert far_layer.rope == c.Rope(512, 1e6, scaling=c.Proportional(64))
+
+
+TEXT = GEMMA_4_31B["text_config"]
+REFUSED: list[tuple[Raw, str]] = [
+    ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+    ({"text_config": TEXT | {"model_type": "gemma3_text"}}, "text_config.model_type"),
+    ({"text_config": TEXT | {"hidden_size_per_layer_input": 256}}, "text_config.hidden_size_per_layer_input"),
+    ({"text_config": {k: v for k, v in TEXT.items() if k != "hidden_size_per_layer_input"}}, "text_config.hidden_size_per_layer_input"),
+    ({"text_config": TEXT | {"num_kv_shared_layers": 20}}, "text_config.num_kv_shared_layers"),
+    ({"text_config": TEXT | {"enable_moe_block": True}}, "text_config.enable_moe_block"),
+    ({"text_config": TEXT | {"per_layer_config": {"60": {"head_dim": 512}}}}, "text_config.per_layer_config.60"),
+    ({"text_config": TEXT | {"per_layer_config": {"05": {"heads": 512}}}}, "text_config.per_layer_config.05.heads"),
+    ({"text_config": TEXT | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}}, "text_config.rope_scaling"),
+]
+
+
+@pytest.mark.parametrize(("change", "named"), REFUSED)
+def test_faults_are_named_where_they_stand(change: Raw, named: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        understand(GEMMA_4_31B | change)
+    assert named in str(refused.value) and "\n" not in str(refused.value)
+
+
+@law(1e-12, all_pairs=(ROTATE.torch, "where", lambda turning, plain, rest: plain))
+def test_a_part_of_the_pairs_turns_as_fast_as_among_all() -> float:
+    rope = c.Rope(16, 100.0, scaling=c.Proportional(2, 3.0))
+    return far(ROTATE.frequencies(rope, torch.float64), torch.tensor([1 / 3, 100 ** (-2 / 16) / 3, *[0.0] * 6], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16], ids=str)
+def test_a_stored_number_has_torchs_bits(dtype: torch.dtype, stored: torch.dtype) -> None:
+    x, factor = torch.randn(2, 3, 37, generator=torch.Generator().manual_seed(0)).to(dtype), torch.tensor([0.3007], dtype=stored)
+    with native.off():
+        plain = ops.multiplied(x, factor)
+    assert torch.equal(ops.multiplied(x, factor), plain) and torch.equal(plain, x * factor.to(dtype))

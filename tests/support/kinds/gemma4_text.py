@@ -1,0 +1,62 @@
+"""gemma4_text, tiny."""
+
+from kinds import GEMMA, Kind
+
+TURN = {"rope_type": "default", "rope_theta": 500.0}
+
+KIND = Kind(
+    tiny={name: value for name, value in GEMMA.items() if name != "query_pre_attn_scalar"}
+    | {
+        "head_dim": 8,
+        "global_head_dim": 16,
+        "hidden_size_per_layer_input": 0,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    },
+    quirks={
+        "plain": {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "final_logit_softcapping": 3.0},
+        "values of their own": {"attention_bias": True, "use_bidirectional_attention": "vision"},
+        "own head": {"tie_word_embeddings": False, "hidden_activation": "silu", "hidden_size": 24, "attention_k_eq_v": True},
+        "every sixth": {"layer_types": None, "num_hidden_layers": 11, "sliding_window": 3},
+        "linear": {
+            "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 1e5, "factor": 3.0}, "sliding_attention": TURN}
+        },
+        "half turns, stretched": {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "proportional", "rope_theta": 1e3, "partial_rotary_factor": 0.5, "factor": 2.0},
+                "sliding_attention": TURN,
+            },
+            "attention_k_eq_v": True,
+        },
+    },
+    dtypes=("plain", "values of their own"),
+    changes=(
+        ("plain", {"sliding_window": 9}),
+        ("plain", {"final_logit_softcapping": None}),
+        (
+            "half turns, stretched",
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "proportional", "rope_theta": 1e3, "partial_rotary_factor": 0.25, "factor": 2.0},
+                    "sliding_attention": TURN,
+                }
+            },
+        ),
+        (
+            "half turns, stretched",
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "proportional", "rope_theta": 1e3, "partial_rotary_factor": 0.5},
+                    "sliding_attention": TURN,
+                }
+            },
+        ),
+    ),
+    refused=(
+        ("plain", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
+        ("plain", {"num_kv_shared_layers": 1}, "num_kv_shared_layers"),
+        ("plain", {"hidden_size_per_layer_input": 4}, "hidden_size_per_layer_input"),
+        ("plain", {"enable_moe_block": True}, "enable_moe_block"),
+        ("plain", {"layer_types": ["full_attention", "full_attention", "sliding_attention"]}, "layer_types"),
+        ("plain", {"num_key_value_heads": 3}, "num_attention_heads % num_key_value_heads == 0"),
+    ),
+)
