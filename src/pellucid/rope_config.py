@@ -66,6 +66,7 @@ class Rope:
     theta: float = 10_000.0
     interleaved: bool = False
     scaling: LinearScaling | Llama3 | Yarn | Dynamic | LongRope | Proportional | None = None
+    backwards: bool = False  # pairs turn by minus the angle (nanochat); never with a scaling by length
 
     @property
     def by_length(self) -> bool:

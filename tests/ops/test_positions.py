@@ -298,3 +298,14 @@ def test_16_sinks() -> float:
     e = scores.exp().masked_fill((back < 0) | (back >= 3), 0.0)
     hand = e / (e.sum(-1, keepdim=True) + model.layers[1].attn.sinks.detach().exp()[:, None, None])
     return max(none, everything, far(pattern, hand))
+
+
+def test_pairs_may_turn_backwards_mutant() -> None:
+    """What turned forwards turns back by as much; the mutant turns on."""
+    x, at = torch.randn(1, 5, 2, 8, dtype=torch.float64), torch.arange(5)[None]
+
+    def rotated(x: Tensor, rope: c.Rope) -> Tensor:
+        return ops.rotate(x, ops.angles(at, rope, x.dtype), False, rope)
+
+    assert far(rotated(rotated(x, c.Rope(8)), c.Rope(8, backwards=True)), x) < 1e-14
+    assert far(rotated(rotated(x, c.Rope(8)), c.Rope(8)), x) > 0.1

@@ -161,6 +161,12 @@ def rope(reader: Any, x: Named) -> Named:
 
 def speeds(s: Mapping[str, Any], length: int) -> tuple[Tensor, float]:
     """Return radians a token of each pair, and the factor of cosines and sines."""
+    speed, amount = forward_speeds(s, length)
+    return (-speed if s.get("backwards") else speed), amount
+
+
+def forward_speeds(s: Mapping[str, Any], length: int) -> tuple[Tensor, float]:
+    """Return radians a token of each pair without their direction, and the factor of cosines and sines."""
     r, theta = s["width"], s["theta"]
     i = torch.arange(r // 2, dtype=torch.float64)
     plain, kind = theta ** (-2 * i / r), s.get("scaling")

@@ -29,8 +29,10 @@ def rope(s: Mapping[str, Any]) -> Iterator[Note]:
     if "theta" not in s:
         return
     yield f"rope.{s['pairs']}", {"width": str(s["width"]), "theta": plain(s["theta"])}
+    if "backwards" in s:
+        yield "rope.backwards", {}
     if "scaling" in s:
-        more = {k: v for k, v in s.items() if k not in ("pairs", "theta", "width", "scaling")}
+        more = {k: v for k, v in s.items() if k not in ("pairs", "theta", "width", "scaling", "backwards")}
         numbers = ", ".join(f"{k} {first_of(list(v)) if isinstance(v, list | tuple) else plain(v)}" for k, v in more.items())
         yield "rope.scaling", {"name": s["scaling"], "numbers": numbers}
 

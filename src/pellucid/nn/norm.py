@@ -25,6 +25,20 @@ class RmsNorm(nn.Module):
         return ops.rms(x, self.weight, self.eps)
 
 
+class BareRmsNorm(nn.Module):
+    """x over its root mean square, and nothing learned (nanochat)."""
+
+    axes: dict[str, str] = {}
+    centred = False
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms(x, None, self.eps)
+
+
 class GatedRmsNorm(RmsNorm):
     """x [... W] over its root mean square, times a weight, times the SiLU of a gate of its shape (Gated DeltaNet, arXiv 2412.06464)."""
 
@@ -173,7 +187,8 @@ class NoNorm(nn.Module):
         return ops.identity(x)
 
 
-NORMS: dict[str, type[RmsNorm] | type[LayerNorm] | type[PlainLayerNorm] | type[BareLayerNorm] | type[NoNorm]] = {
-    "rms": RmsNorm, "rms offset": OffsetRmsNorm, "layer": LayerNorm, "layer offset": OffsetLayerNorm,
+AnyNorm = RmsNorm | BareRmsNorm | LayerNorm | PlainLayerNorm | BareLayerNorm | NoNorm
+NORMS: dict[str, type[AnyNorm]] = {
+    "rms": RmsNorm, "rms offset": OffsetRmsNorm, "rms, no weight": BareRmsNorm, "layer": LayerNorm, "layer offset": OffsetLayerNorm,
     "layer, no bias": PlainLayerNorm, "layer, no weight": BareLayerNorm, "none": NoNorm,
 }  # fmt: skip

@@ -23,10 +23,16 @@ ROTATE = OpKind("rotate", lambda m: f"RoPE({m.x})", labels={"turn": lambda m: "c
 
 
 def frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str = "cpu", totals: Tensor | None = None) -> Tensor:
-    """Return the radians a token for each pair, [R/2], after the model's scaling.
+    """Return the radians a token for each pair, [R/2], after the model's scaling, negative where pairs turn backwards.
 
     totals: the text's length for each row, [B T]. For a scaling that depends on it the result is [B T R/2].
     """
+    speeds = forward_frequencies(rope, dtype, device, totals)
+    return -speeds if rope.backwards else speeds
+
+
+def forward_frequencies(rope: Rope, dtype: torch.dtype, device: torch.device | str, totals: Tensor | None) -> Tensor:
+    """Return the radians a token for each pair without their direction, as `frequencies` does."""
     at = torch.arange(0, rope.width, 2, device=device, dtype=dtype) / rope.width
     plain = 1.0 / rope.theta**at
     match rope.scaling:
@@ -120,6 +126,8 @@ def angles(positions: Tensor, rope: Rope, dtype: torch.dtype, totals: Callable[[
 def settings_of(rope: Rope) -> Settings:
     """Return the numbers of rotary positions by name, then those of their scaling."""
     settings: dict[str, object] = {"theta": rope.theta, "width": rope.width}
+    if rope.backwards:
+        settings["backwards"] = True
     if rope.scaling is not None and rope.scaling_name is not None:
         settings |= {"scaling": rope.scaling_name.lower(), **asdict(rope.scaling)}
     return settings
