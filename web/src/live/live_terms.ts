@@ -119,9 +119,9 @@ const OPS: Record<string, (c: Cell) => Made> = {
   },
 };
 
-// The last axis of a norm's input around the cell, and its gain.
+// The last axis of a norm's input around the cell, and its gain: of a weight for all heads, or of the head's own.
 function normed(c: Cell): { x: number; row: number[]; gain: Columns } {
-  const { row, last } = c.around(0), w = c.weight(0)[last];
+  const { row, last } = c.around(0), gains = c.weight(0), w = gains[c.offset % gains.length];
   return { x: row[last] ?? NaN, row, gain: w === undefined ? {} : c.tensor.settings["offset"] ? { gain: [1 + w] } : { weight: [w] } };
 }
 

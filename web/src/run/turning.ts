@@ -7,11 +7,16 @@ const clamp = (x: number, low: number, high: number): number => Math.min(Math.ma
 
 // The radians a token of a pair. total: the tokens of the text when its row was read. NaN for a scaling that is not known here.
 export function frequency(settings: Settings, pair: number, total: number): number {
+  return settings["backwards"] === true ? -forward(settings, pair, total) : forward(settings, pair, total);
+}
+
+function forward(settings: Settings, pair: number, total: number): number {
   const theta = number(settings, "theta"), width = number(settings, "width"), plain = theta ** ((-2 * pair) / width);
   const factor = number(settings, "factor"), original = number(settings, "original");
   switch (settings["scaling"]) {
     case undefined: return plain;
     case "linear": return plain / factor;
+    case "proportional": return pair < number(settings, "turning") ? plain / factor : 0;
     case "llama3": {
       const low = number(settings, "low"), part = clamp(((original * plain) / (2 * Math.PI) - low) / Math.max(number(settings, "high") - low, 1e-30), 0, 1);
       return plain * part + (plain / factor) * (1 - part);
