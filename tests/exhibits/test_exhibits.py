@@ -96,7 +96,6 @@ SPLIT = {("analogy", "pellucid/reader"), ("distance", OTHERS[0]), ("distance", O
 # In the quick form each exhibit runs on one other specimen, by turns, and on those that refuse its words.
 ON_OTHERS = [(name, model) for name in NAMES for model in OTHERS]
 ON_ONE = [(name, model) for i, (name, model) in enumerate(ON_OTHERS) if i % 3 == i // 3 % 3 or (name, model) in SPLIT]
-ON_ONE = [(name, model) for name, model in ON_ONE if name not in ("balance", "depth")]  # which train models of their own, and ask no other
 
 
 @pytest.mark.parametrize(("name", "model"), ON_OTHERS if FULL else ON_ONE)
@@ -104,10 +103,11 @@ ON_ONE = [(name, model) for name, model in ON_ONE if name not in ("balance", "de
 def test_it_runs_on_every_specimen_that_fits(name: str, model: str) -> None:
     """It is refused by `fits`, or for its words; else every claim that is made about it holds."""
     shown, other = find(name), open_single(model)
-    if not shown.fits(other.config) or (name, model) in SPLIT:
+    if shown.own or not shown.fits(other.config) or (name, model) in SPLIT:
         with pytest.raises(UseError) as refused:
             run_exhibit(shown, other, open_model=open_single)
-        assert refused.value.key == ("attribution.token" if (name, model) in SPLIT else "exhibit.model")
+        key = "attribution.token" if (name, model) in SPLIT else "exhibit.own" if shown.own else "exhibit.model"
+        assert refused.value.key == key
         return
     result = run_exhibit(shown, other, {} if FULL else few_steps(name), open_model=open_single)
     assert [c.key for c in result.claims if not c.holds] == []
@@ -294,6 +294,44 @@ def test_refusals() -> None:
         run_exhibit(find("norms"), open_model=open_single, settings={"words": 1})
     with pytest.raises(UseError, match="capitals"):
         run_exhibit(find("norms"), open_single("pellucid/capitals-t5"))
+
+
+OF_THE_MODEL = {"model", "quality", "trace", "variant", "exact"}  # what an Experiment has of the model that it is shown on
+
+
+def reads_the_model(source: str) -> bool:
+    """True if an exhibit's file takes anything of the model that it is given."""
+    own = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute) and node.attr in OF_THE_MODEL)
+    return any(isinstance(node.value, ast.Name) and node.value.id == "e" for node in own)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_shown_or_refused(name: str) -> None:
+    """An exhibit that reads nothing of a model names none, and refuses one."""
+    shown = find(name)
+    assert reads_the_model((FOLDER / f"{name}.py").read_text(encoding="utf-8")) != shown.own
+    head = next(h for h in exhibit_list()["exhibits"] if h["name"] == name)
+    assert head["model"] == ("" if shown.own else shown.model)
+    if shown.own:
+        with pytest.raises(UseError, match=rf"{name}.*capitals-t5"):
+            run_exhibit(shown, open_single("pellucid/capitals-t5"))
+
+
+def test_a_file_that_reads_the_model_is_seen() -> None:
+    """The mutants of the law above."""
+    assert reads_the_model("def show(e): yield e.trace(e.text('prompt'))") and reads_the_model("show = lambda e: f(e.model.config)")
+    assert not reads_the_model("def show(e): yield run.model, e.number('steps')")
+
+
+def test_the_head_says_model_and_dtype() -> None:
+    """In the terminal, in the document and in Python: the same."""
+    for result, own in ((ran("scale"), ("pellucid/capitals", "float32")), (ran("sizes"), ("", ""))):
+        document = exhibit_document(result)
+        assert (document["model"], document["dtype"]) == (result.model, result.dtype) == own
+        first = exhibit_lines(document, 200, False)[0].plain
+        assert first.strip() == "  ·  ".join(filter(None, (document["head"]["title"], *own)))
+    double = run_exhibit(find("scale"), open_model=open_double)
+    assert exhibit_document(double)["dtype"] == "float64" and "on pellucid/capitals in float64" in repr(double)
 
 
 def test_exhibits_leave_the_model_alone() -> None:

@@ -40,8 +40,10 @@ def add(app: typer.Typer) -> None:
             gallery(screen)
             return
         shown = find(name)
+        if shown.own and (model or dtype):
+            raise UseError("exhibit.own", exhibit=name, found=model or dtype)
         own = options.loaded(screen, model or shown.model, dtype=dtype or (None if model else "float32"), device=options.numbers(device))
-        document = exhibit_document(run_exhibit(shown, own, given))
+        document = exhibit_document(run_exhibit(shown, None if shown.own else own, given))
         if save is not None:
             from pellucid.html import exhibit_html, keep
 

@@ -51,7 +51,7 @@ class ExhibitHeadDocument(TypedDict):
     title: str
     said: Annotated[str, "what is often said"]
     true: Annotated[str, "what is so"]
-    model: Annotated[str, "its specimen"]
+    model: Annotated[str, 'its specimen; "": it takes no model']
     controls: list[ControlDocument]
 
 
@@ -68,7 +68,8 @@ class ExhibitDocument(TypedDict):
 
     schema: Literal[1]
     head: ExhibitHeadDocument
-    model: str
+    model: Annotated[str, '"": it takes none']
+    dtype: Annotated[str, 'that the model computed in; "": it takes none']
     panels: list[PanelDocument]
     claims: list[ClaimDocument]
     runs: list[ExhibitRunDocument]
@@ -88,6 +89,7 @@ def exhibit_document(shown: ExhibitResult) -> ExhibitDocument:
         "schema": SCHEMA,
         "head": head(shown.exhibit, shown.settings),
         "model": shown.model,
+        "dtype": shown.dtype,
         "panels": [panel(p) for p in shown.panels],
         "claims": [claim(name, c) for c in shown.claims],
         "runs": [
@@ -114,7 +116,7 @@ def head(shown: Exhibit, settings: Mapping[str, str | float]) -> ExhibitHeadDocu
         "title": say(f"exhibit.{name}.title"),
         "said": say(f"exhibit.{name}.said"),
         "true": say(f"exhibit.{name}.true"),
-        "model": shown.model,
+        "model": "" if shown.own else shown.model,
         "controls": [control(name, c, settings.get(c.name, c.value)) for c in shown.controls],
     }
 

@@ -46,5 +46,5 @@ EXHIBIT = Exhibit(
         Control("correction", 0.02, (0.005, 0.02, 0.05)),
         Control("auxiliary", 0.1, (0.01, 0.05, 0.1)),
     ),
-    fits=lambda cfg: True,
+    own=True,
 )

@@ -28,4 +28,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("shape", best.losses[-1] < worst.losses[-1] < worst.losses[0], steps=steps, **numbers)
 
 
-EXHIBIT = Exhibit("depth", show, controls=(Control("steps", 80, (40, 80, 160)),), fits=lambda cfg: True)
+EXHIBIT = Exhibit("depth", show, controls=(Control("steps", 80, (40, 80, 160)),), own=True)

@@ -93,13 +93,17 @@ def reading(cfg: Config) -> bool:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One exhibit. model: the specimen that it runs on if no other is given.  fits(config): whether a model can show it."""
+    """One exhibit. model: the specimen that it runs on if no other is given.  fits(config): whether a model can show it.
+
+    own: it counts published models, or trains small ones of its own, so none can be given.
+    """
 
     name: str
     show: Show
     model: str = "pellucid/capitals"
     controls: Sequence[Control] = ()
     fits: Callable[[Config], bool] = causal
+    own: bool = False
 
 
 class Experiment:
@@ -166,7 +170,7 @@ class Experiment:
         """Record a run of a prompt, and note it in `runs`. changes: as texts."""
         own, texts = model or self.model, tuple(changes) if self.enabled else ()
         switches = tuple(f"{name}={written(value)}" for name, value in own.switches.items())
-        self.runs.append(Rerun(named(own), prompt, switches, texts, steps, str(own.dtype).removeprefix("torch.")))
+        self.runs.append(Rerun(named(own), prompt, switches, texts, steps, dtype_of(own)))
         return trace(own, prompt, steps, keep=self.keep, edit=changes_of(own, texts, steps))
 
     def keep(self, x: Tensor) -> Tensor:
@@ -192,10 +196,14 @@ class Experiment:
 
 @dataclass(frozen=True)
 class ExhibitResult:
-    """An exhibit as it was run: its panels in order, its claims, and the runs behind them."""
+    """An exhibit as it was run: its panels in order, its claims, and the runs behind them.
+
+    model, dtype: of the model that it ran on, "" if it takes none.
+    """
 
     exhibit: Exhibit
     model: str
+    dtype: str
     settings: Mapping[str, str | float]
     panels: Sequence[Panel]
     claims: Sequence[Claim]
@@ -207,9 +215,8 @@ class ExhibitResult:
         return all(c.holds for c in self.claims)
 
     def __repr__(self) -> str:
-        return (
-            f"ExhibitResult({self.exhibit.name!r} on {self.model}: {sum(c.holds for c in self.claims)} of {len(self.claims)} claims hold)"
-        )
+        on = f" on {self.model} in {self.dtype}" if self.model else ""
+        return f"ExhibitResult({self.exhibit.name!r}{on}: {sum(c.holds for c in self.claims)} of {len(self.claims)} claims hold)"
 
 
 @dataclass
@@ -241,6 +248,8 @@ def run_exhibit(
 
     check(): called often; what it raises ends the exhibit.
     """
+    if shown.own and model is not None:
+        raise UseError("exhibit.own", exhibit=shown.name, found=model.name)
     open_model = open_model or Opened()
     own = model or open_model(shown.model)
     if not shown.fits(own.config):
@@ -252,7 +261,8 @@ def run_exhibit(
             parts.append(part)
     claims = [p for p in parts if isinstance(p, Claim)]
     panels = [p for p in parts if not isinstance(p, Claim)]
-    return ExhibitResult(shown, own.name, experiment.settings, panels, claims, experiment.runs)
+    name, dtype = ("", "") if shown.own else (own.name, dtype_of(own))
+    return ExhibitResult(shown, name, dtype, experiment.settings, panels, claims, experiment.runs)
 
 
 @checked
@@ -263,6 +273,11 @@ def exhibit(name: str, model: Model | None = None, settings: Mapping[str, Any] |
     exist, a value that is not allowed, and a model that cannot show it.
     """
     return run_exhibit(find(name), model, settings)
+
+
+def dtype_of(model: Model) -> str:
+    """Return the dtype that a model computes in: "float32"."""
+    return str(model.dtype).removeprefix("torch.")
 
 
 def named(model: Model) -> str:

@@ -60,6 +60,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("sum", adds_up(run.why), sum=thousandths(run.why.total()), gradient=thousandths(run.why.gradient))
 
 
-EXHIBIT = Exhibit(
-    "learning", show, controls=(Control("steps", 80, (80, 160, 320)), Control("word", WORDS[0], WORDS)), fits=lambda cfg: True
-)
+EXHIBIT = Exhibit("learning", show, controls=(Control("steps", 80, (80, 160, 320)), Control("word", WORDS[0], WORDS)), own=True)

@@ -25,4 +25,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("even", heads.cache(heads.even) >= heads.weights, tokens=f"{heads.even:,}", weights=f"{heads.weights:,}")
 
 
-EXHIBIT = Exhibit("memory", show)
+EXHIBIT = Exhibit("memory", show, own=True)

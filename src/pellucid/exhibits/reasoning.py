@@ -45,4 +45,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("closed", not known and len(own) > 0, model=name, statements=len(own))
 
 
-EXHIBIT = Exhibit("reasoning", show, fits=lambda cfg: True)
+EXHIBIT = Exhibit("reasoning", show, own=True)

@@ -22,4 +22,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("name", old.total == new.total, total=f"{old.total:,}", old=old.published, new=new.published)
 
 
-EXHIBIT = Exhibit("sizes", show)
+EXHIBIT = Exhibit("sizes", show, own=True)

@@ -54,4 +54,4 @@ def boxes(of: list[Branch]) -> Iterator[Box]:
         yield from (Box(name, "", 1) for name in one.first)
 
 
-EXHIBIT = Exhibit("timeline", show)
+EXHIBIT = Exhibit("timeline", show, own=True)

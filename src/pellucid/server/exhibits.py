@@ -33,7 +33,8 @@ class Gallery:
         own = self.valued(self.registry[model]) if model else self.specimen(shown.model)
         self.require(shown, own, settings)
         stop.check()
-        return exhibit_document(run_exhibit(shown, own, settings, self.specimen, check=stop.check))
+        given = own if model or not shown.own else None
+        return exhibit_document(run_exhibit(shown, given, settings, self.specimen, check=stop.check))
 
     def specimen(self, name: str) -> Model:
         """Return a specimen: the registry's, or where a setting of the server narrowed that one, another in float32."""

@@ -31,7 +31,7 @@ BAR = 24  # characters of a full bar
 def exhibit_lines(d: ExhibitDocument, width: int, colour: bool) -> list[Text]:
     """Write an exhibit."""
     head = d["head"]
-    out = [*prose(f"{head['title']}  ·  {d['model']}", width, TITLE), Text()]
+    out = [*prose("  ·  ".join(filter(None, (head["title"], d["model"], d["dtype"]))), width, TITLE), Text()]
     out += [*prose(say("exhibit.said", text=head["said"]), width, DIM), *prose(say("exhibit.true", text=head["true"]), width), Text()]
     for panel in d["panels"]:
         out += [*prose(panel["title"], width, TITLE), *drawn(panel, width, colour), Text()]

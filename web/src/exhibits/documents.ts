@@ -59,7 +59,8 @@ export interface DiagramPanelDocument {
 export interface ExhibitDocument {
   schema: 1;
   head: ExhibitHeadDocument;
-  model: string;
+  model: string; // "": it takes none
+  dtype: string; // that the model computed in; "": it takes none
   panels: (AnswerPanelDocument | TablePanelDocument | BarPanelDocument | LinePanelDocument | MatrixPanelDocument | CubePanelDocument | PlanePanelDocument | DiagramPanelDocument | NetworkPanelDocument | TextPanelDocument)[];
   claims: ClaimDocument[];
   runs: ExhibitRunDocument[];
@@ -72,7 +73,7 @@ export interface ExhibitHeadDocument {
   title: string;
   said: string; // what is often said
   true: string; // what is so
-  model: string; // its specimen
+  model: string; // its specimen; "": it takes no model
   controls: ControlDocument[];
 }
 
