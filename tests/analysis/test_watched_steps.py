@@ -1,23 +1,26 @@
 """A watched training is the training; its sizes, its way and its sum are those of the weights."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from pellucid.analysis import watched_steps
 from pellucid.analysis.deep_or_wide import config_of
-from pellucid.analysis.small_training import corpus, train, untrained
+from pellucid.analysis.small_training import corpus, numbers_of, train, training_run, untrained
 from pellucid.analysis.watched_steps import (
     BLOCKS,
     NEURONS,
     RATE,
     WATCHED,
     WIDTH,
+    SavedWeights,
     WatchedTraining,
     adds_up,
     on_plane,
     part_of,
+    saved,
     watched_training,
 )
 from pellucid.training.loop import TrainingRun
@@ -36,13 +39,32 @@ def plain() -> tuple[TrainingRun, list[float]]:
     return train(untrained(config_of(corpus()[0].tokenizer.get_vocab_size(), BLOCKS, WIDTH, NEURONS)), STEPS, RATE)
 
 
-def test_to_watch_changes_no_bit(run: WatchedTraining) -> None:
+def saved_alone(own: TrainingRun, folder: Path) -> SavedWeights:
+    """Return the file of a model's weights, beside the file of untrained ones."""
+    saved(untrained(config_of(corpus()[0].tokenizer.get_vocab_size(), BLOCKS, WIDTH, NEURONS)), folder, 0)
+    return saved(own.model, folder, 1)
+
+
+def test_to_watch_changes_no_bit(run: WatchedTraining, tmp_path: Path) -> None:
     own, losses = plain()
-    assert run.losses == losses and run.hashes[2] == watched_steps.weights_hash(own.model)
+    assert run.losses == losses and run.files[-1] == saved_alone(own, tmp_path)
     (id,) = corpus()[0].tokenizer.encode(" capital").ids
     table = own.model.get_parameter("embed.weight").detach()
     assert torch.equal(run.table, table) and torch.equal(run.rows[-1], table[id]) and len(run.rows) == WATCHED + 1
-    assert run.parameters == (sum(p.numel() for p in own.model.parameters()),) * 2 and run.size == 4 * run.parameters[0]
+    count = sum(p.numel() for p in own.model.parameters())
+    assert {(f.parameters, f.size) for f in run.files} == {(count, run.files[0].size)} and run.files[0].size > 4 * count
+
+
+def test_files_before_and_after(run: WatchedTraining, tmp_path: Path) -> None:
+    """Reading leaves the file; the first step moves what one step alone moves, and never more weights than there are."""
+    first, used, one, last = run.files
+    assert first == used and used.moved == 0 < one.moved <= first.parameters and last.moved <= first.parameters
+    assert len({f.hash for f in run.files}) == 3
+    own = training_run(untrained(config_of(corpus()[0].tokenizer.get_vocab_size(), BLOCKS, WIDTH, NEURONS)), STEPS, RATE)
+    before = watched_steps.weights_of(own.model)
+    own.one(next(iter(numbers_of(own))))
+    assert one.moved == sum(int((p != before[path]).sum()) for path, p in own.model.named_parameters())
+    assert one == saved_alone(own, tmp_path)
 
 
 def test_a_look_that_changes_a_weight_is_seen(run: WatchedTraining) -> None:
@@ -56,7 +78,7 @@ def test_a_look_that_changes_a_weight_is_seen(run: WatchedTraining) -> None:
 
     with swapped(watched_steps, "written", changing):
         other = watched_training.__wrapped__(STEPS, PROMPT, " capital")
-    assert other.hashes[2] != run.hashes[2] and other.hashes[0] != other.hashes[1]
+    assert other.files[-1] != run.files[-1] and other.files[1].moved == WIDTH and other.files[0].hash != other.files[1].hash
 
 
 def test_sizes_by_hand(run: WatchedTraining) -> None:

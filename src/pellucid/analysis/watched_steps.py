@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from pellucid.analysis.deep_or_wide import config_of
 from pellucid.analysis.rows import plane_of
 from pellucid.analysis.small_training import corpus, numbers_of, training_run, untrained
 from pellucid.batch.step import Step
+from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
 from pellucid.runs.answers import visible
 from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.training.loop import TrainingRun
@@ -36,12 +39,22 @@ class WatchedStep:
 
 
 @dataclass(frozen=True)
+class SavedWeights:
+    """A file of all weights, read again. size: its bytes.  hash: its SHA-256, first figures.  moved: weights unlike the first file's."""
+
+    parameters: int
+    size: int
+    hash: str
+    moved: int
+
+
+@dataclass(frozen=True)
 class WatchedTraining:
     """A training. losses: of each step.  steps: those that were watched.
 
     texts: (steps so far, what the model writes after the prompt).  rows: of one word in the table, at the first weights and after each
     watched step [N D].  table: after the last step [V D].  patterns: of the prompt, with the first weights and the last [L H T T].
-    hashes: of all weights at first, after a forward, and after the last step.  why: of one cell in the last step.
+    files: of the weights at first, after forwards, after the first step, and after the last.  why: of one cell in the last step.
     """
 
     losses: Sequence[float]
@@ -50,14 +63,8 @@ class WatchedTraining:
     rows: Tensor
     table: Tensor
     patterns: tuple[Tensor, Tensor]
-    parameters: tuple[int, int]
-    hashes: tuple[str, str, str]
+    files: tuple[SavedWeights, ...]
     why: Why
-
-    @property
-    def size(self) -> int:
-        """Return the bytes of all weights."""
-        return self.parameters[1] * self.table.element_size()
 
 
 def part_of(path: str) -> str:
@@ -86,6 +93,15 @@ def weights_hash(model: nn.Module) -> str:
     return made.hexdigest()[:16]
 
 
+def saved(model: nn.Module, folder: Path, number: int) -> SavedWeights:
+    """Save a model's weights as file `number` of a folder, and read it again, beside file 0."""
+    path, first = folder / f"{number}.safetensors", read_header(folder / "0.safetensors") if number else {}
+    write(path, weights_of(model))
+    made, own = path.read_bytes(), read_header(path)
+    moved = sum(int((read_tensor(own[name]) != read_tensor(entry)).sum()) for name, entry in first.items())
+    return SavedWeights(sum(read_tensor(e).numel() for e in own.values()), len(made), hashlib.sha256(made).hexdigest()[:16], moved)
+
+
 def patterns_of(model: nn.Module, prompt: str) -> Tensor:
     """Return the attention pattern of every block for a prompt [L H T T]."""
     tokens = torch.tensor([corpus()[0].tokenizer.encode(prompt).ids])
@@ -110,32 +126,30 @@ def watched_training(steps: int, prompt: str, word: str, rate: float = RATE) -> 
     objective = corpus()[0]
     (id,) = objective.tokenizer.encode(word).ids
     model = untrained(config_of(objective.tokenizer.get_vocab_size(), BLOCKS, WIDTH, NEURONS))
-    run = training_run(model, steps, rate)
-    counted, first, pattern, text = count(model), weights_hash(model), patterns_of(model, prompt), written(run, prompt)
-    used, table = weights_hash(model), model.get_parameter("embed.weight")
-    rows, texts, losses, watched = [table[id].detach().clone()], [(0, text)], list[float](), list[WatchedStep]()
+    run, table = training_run(model, steps, rate), model.get_parameter("embed.weight")
+    losses, watched = list[float](), list[WatchedStep]()
     why: Why | None = None
-    with torch.enable_grad():
+    with tempfile.TemporaryDirectory() as made, torch.enable_grad():
+        files = [saved(model, Path(made), 0)]
+        pattern, text = patterns_of(model, prompt), written(run, prompt)
+        rows, texts = [table[id].detach().clone()], [(0, text)]
+        files.append(saved(model, Path(made), 1))
         for numbers in numbers_of(run):
             if run.step + 1 == steps:
                 why = why_moved(run, numbers, WEIGHT, busiest(run))
             if (run.step + 1) % (steps // WATCHED):
                 losses.append(run.one(numbers)["loss"])
-                continue
-            one, loss = watched_step(run, numbers)
-            losses.append(loss)
-            watched.append(one)
-            rows.append(table[id].detach().clone())
-            texts.append((run.step, written(run, prompt)))
+            else:
+                one, loss = watched_step(run, numbers)
+                losses.append(loss)
+                watched.append(one)
+                rows.append(table[id].detach().clone())
+                texts.append((run.step, written(run, prompt)))
+            if run.step in (1, steps):
+                files.append(saved(model, Path(made), len(files)))
     assert why is not None
     patterns = pattern, patterns_of(model, prompt)
-    hashes = first, used, weights_hash(model)
-    return WatchedTraining(losses, watched, texts, torch.stack(rows), table.detach(), patterns, (counted, count(model)), hashes, why)
-
-
-def count(model: nn.Module) -> int:
-    """Return the number of parameters."""
-    return sum(p.numel() for p in model.parameters())
+    return WatchedTraining(losses, watched, texts, torch.stack(rows), table.detach(), patterns, tuple(files), why)
 
 
 def written(run: TrainingRun, prompt: str) -> str:

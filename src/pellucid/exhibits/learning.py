@@ -20,6 +20,7 @@ from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, T
 from pellucid.messages import say
 
 PROMPT, SHOWN = "The capital of France is", 8
+FILE = ("exhibit.learning.when", "exhibit.learning.parameters", "exhibit.learning.bytes", "exhibit.learning.hash", "exhibit.learning.moved")
 WORDS = (" capital", " the", " of", " is")  # tokens of the small tokenizer
 CELL = ("exhibit.learning.token", "exhibit.learning.before", "exhibit.learning.x", "exhibit.learning.delta", "exhibit.learning.product")
 
@@ -31,6 +32,14 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield LinePanel(say("exhibit.learning.loss"), say("exhibit.learning.step"), steps_shown(steps), {say("exhibit.learning.mean"): losses})
     columns = [say("exhibit.learning.step"), say("exhibit.learning.text", prompt=PROMPT)]
     yield TablePanel(say("exhibit.learning.texts"), columns, run.texts[::2])
+    whens = (
+        say("exhibit.learning.untrained"),
+        say("exhibit.learning.used"),
+        say("exhibit.learning.one"),
+        say("exhibit.learning.all", steps=steps),
+    )
+    files = [(when, f.parameters, f.size, f.hash, f.moved) for when, f in zip(whens, run.files, strict=True)]
+    yield TablePanel(say("exhibit.learning.files"), list(map(say, FILE)), files)
     at, parts = [s.step for s in run.steps], list(run.steps[0].changes)
     for title, sizes in (
         (say("exhibit.learning.changes"), [s.changes for s in run.steps]),
@@ -53,10 +62,10 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("falls", fell(losses), first=losses[0], last=losses[-1], steps=steps)
     least = min(run.steps[-1].changes.values())
     yield e.claim("moves", least > 0, parts=len(parts), least=least)
-    first, used, last = run.hashes
-    yield e.claim("forward", first == used != last, first=first, last=last)
-    before, after = run.parameters
-    yield e.claim("count", before == after, count=after, size=run.size)
+    first, used, one, last = run.files
+    yield e.claim("forward", first.hash == used.hash != one.hash != last.hash, moved=used.moved, one=one.moved, last=last.moved)
+    same = {(f.parameters, f.size) for f in run.files}
+    yield e.claim("count", len(same) == 1, count=last.parameters, size=last.size)
     yield e.claim("sum", adds_up(run.why), sum=thousandths(run.why.total()), gradient=thousandths(run.why.gradient))
 
 
