@@ -116,9 +116,10 @@ def test_a_variant(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_numbers_that_are_none_have_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    out = run(capsys, SPECIMEN, PROMPT, "--change", "embed = nan")
-    assert "NaN%" in out and "First embed[0, 0, 0]: A " in out and "B NaN" in out
-    assert not any("█" in line.partition("NaN%")[2] for line in out.splitlines() if "NaN%" in line)
+    out = run(capsys, SPECIMEN, PROMPT, "--change", "layers.3.out[T=1] = nan")
+    assert "First layers.3.out[0, 1, 0]: A " in out and "B NaN" in out and "·Paris" in out
+    assert not any("█" in line for line in out.splitlines() if line.startswith(" layers.3.out") and "∞" in line)
+    assert "embed[0, 0, 0]" in run(capsys, SPECIMEN, PROMPT, "--change", "embed = nan", code=2)
     experts = run(capsys, "pellucid/capitals-deepseek", PROMPT, "--change", "layers.1.ffn.chosen[A=0] = 3")
     assert "B 3." in experts and "B 3.0" not in experts
 

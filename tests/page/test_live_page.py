@@ -21,6 +21,7 @@ from pellucid.documents.cell import terms_document
 from pellucid.documents.lens import attribution_document, lens_document
 from pellucid.documents.run import run_document, step_document
 from pellucid.documents.run_map import map_document
+from pellucid.errors import UseError
 from pellucid.html.file import inert
 from pellucid.html.live import live_page
 from pellucid.html.live_tensors import switches
@@ -214,6 +215,20 @@ def test_changes_are_pythons(page_file: tuple[Model, Path], driver: Callable[...
     kernels = {path for path, source in executed.items() if source == "executed" and path.endswith((".scores", ".pattern"))}
     assert sources == executed | {path: sources[path] for path in kernels}  # which a page has from its script
     assert {sources[path] for path in kernels} <= {"executed", "recomputed"}
+
+
+def test_a_change_that_leaves_no_number_is_refused(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
+    """The first NaN is at the cell that Python names. Its mutant: the same change with a number that stays finite."""
+    model, path = page_file
+    prompt, side = prompts_of(model)[0], "decoder." if isinstance(model.module, EncoderDecoder) else ""
+    last = f"{side}layers.{len(model.config.layers) - 1}.out"
+    with pytest.raises(UseError) as refused:
+        run_of(model, prompt, 1, changes=(parse_change(f"{last} = -inf"),))
+    edits = [[{"path": last, "at": "", "how": "to", "value": value}] for value in ("-inf", "0")]
+    broken, sound = driver(path, [{"prompt": prompt, "steps": 1, "sampling": {}, "edits": own} for own in edits])["answers"]
+    assert refused.value.key == "page.change.nan"
+    assert broken["broken"] == [refused.value.values["path"], str(refused.value.values["at"]), refused.value.values["step"]]
+    assert "broken" not in sound
 
 
 def test_drawn_tokens_are_pythons(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:

@@ -15,7 +15,7 @@ from pellucid.arguments import checked
 from pellucid.errors import TraceError
 from pellucid.ops.sampling.stages import logprobs
 from pellucid.tracing import Trace
-from pellucid.watching.records import Records, Seen
+from pellucid.watching.records import Records, Seen, has_nan
 
 STRIP = 1 << 20  # numbers compared at a time
 
@@ -43,7 +43,7 @@ class TensorDifference:
 
 @dataclass(frozen=True)
 class AnswerDifference:
-    """The answers of two runs at one step, as logits [V]. divergence: KL(a‖b) of their distributions, in nats."""
+    """The answers of two runs at one step, as logits [V]. divergence: KL(a‖b) of their distributions, in nats; NaN if one is no number."""
 
     step: int
     row: int
@@ -70,6 +70,12 @@ class Comparison:
     def first(self) -> TensorDifference | None:
         """Return the first tensor that differs, None if all are equal."""
         return next((t for t in self.tensors if t.changed), None)
+
+    @property
+    def nans(self) -> list[Seen | None]:
+        """Return the first record with a NaN of `a` and of `b`, None where the answers are numbers."""
+        broken = [any(has_nan(one.logits[n]) for one in self.answers) for n in range(2)]
+        return [run.first_nan() if own else None for run, own in zip((self.a, self.b), broken, strict=True)]
 
     @property
     def pairs(self) -> list[tuple[int, int]] | None:
@@ -162,7 +168,8 @@ def answers(a: Trace, b: Trace) -> Iterator[AnswerDifference]:
         for i, j in places:
             if x.shape[-1] == y.shape[-1]:
                 p, q = logprobs(x[0, i].double()), logprobs(y[0, j].double())
-                yield AnswerDifference(step, i, (x[0, i], y[0, j]), float((p.exp() * (p - q)).nan_to_num(0.0).sum()))
+                apart = torch.where(p.isneginf(), 0.0, p.exp() * (p - q))  # a token that a never writes counts nothing
+                yield AnswerDifference(step, i, (x[0, i], y[0, j]), float(apart.sum()))
 
 
 def by_step(trace: Records) -> dict[int, Tensor]:

@@ -15,6 +15,7 @@ from pellucid.nn.transformer import Encoder, EncoderDecoder
 from pellucid.sharding import gathered_records
 from pellucid.tracing import Trace, module_of, watch
 from pellucid.watching.meta import META
+from pellucid.watching.records import has_nan
 from pellucid.watching.watch import Edit, Inside
 
 
@@ -33,7 +34,7 @@ def trace(
     """Record every tensor from a prompt's ids to the next token, and so on for `steps` tokens.
 
     prompt: a text, or ids; an encoder-decoder's source.  choose: the next token by its logits [V], the likeliest where None.
-    only, keep, edit, inside, terms: see `watch`.
+    only, keep, edit, inside, terms: see `watch`. A UseError for an edit that leaves the answer no number.
     Of a model split over ranks every rank gets the complete tensors.
     The first step computes the logits of every row; later ones run over the cache.
     """
@@ -52,7 +53,10 @@ def trace(
         engine.choose = lambda logits, *rest: choose(logits)
     engine.submit(request)
     with watch(model, **how) as records:
-        recorded.new = [output.token.id for output in engine.outputs() if output.token is not None]
+        outputs = list(engine.outputs())
+    recorded.new = [output.token.id for output in outputs if output.token is not None]
+    if records.changes and any(output.error is not None for output in outputs):
+        require_numbers(model, recorded, edit)
     recorded.seen, recorded.aliases = gathered_records(records.seen, model.sharding), records.aliases
     return recorded
 
@@ -85,6 +89,35 @@ def trace_encoder(model: Model, recorded: Trace, steps: int, how: Mapping[str, A
     with watch(model, **how) as records, torch.no_grad():
         out = model(torch.tensor([recorded.ids], device=model.device))
     recorded.blanks = model.blanks(recorded.ids)
+    if records.changes and not bool(out[0, recorded.blanks or [-1]].isfinite().all()):
+        require_numbers(model, recorded, how["edit"])
     recorded.new, recorded.seen = [int(out[0, row].argmax()) for row in recorded.blanks], gathered_records(records.seen, model.sharding)
     recorded.aliases = records.aliases
     return recorded
+
+
+def require_numbers(model: Model, recorded: Trace, edit: Edit | None) -> None:
+    """Raise a UseError that names the first tensor with a NaN, for an edit that made the last answer no number. Runs the text once more.
+
+    Does nothing if the answer is no number without the edit.
+    """
+    written = recorded.new[:-1]  # the last is of the broken answer
+    if isinstance(model.module, EncoderDecoder):
+        given = [torch.tensor([t], device=model.device) for t in (recorded.ids, [recorded.starts, *written])]
+    else:
+        given = [torch.tensor([[*recorded.ids, *(() if recorded.blanks else written)]], device=model.device)]
+    with torch.no_grad():
+        if not bool(model.module(*given)[0, recorded.blanks or [-1]].isfinite().all()):
+            return
+        with watch(model, keep=nan_index, edit=edit) as records:
+            model.module(*given)
+    first = next((s for s in records if s.value is not None), None)
+    changes = "; ".join(dict.fromkeys(c.text for c in records.changes if c in records.acted))
+    if first is None:
+        raise UseError("page.change.infinite", changes=changes, step=len(written))
+    raise UseError("page.change.nan", changes=changes, step=len(written), path=first.path, at=[*first.value])
+
+
+def nan_index(x: Tensor) -> tuple[int, ...] | None:
+    """Return the index of the first NaN of a tensor, None if it has none."""
+    return tuple(map(int, x.isnan().nonzero()[0])) if has_nan(x) else None

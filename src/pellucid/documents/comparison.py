@@ -80,6 +80,7 @@ class ComparisonDocument(TypedDict):
     runs: Annotated[list[ComparedRunDocument], "the first and the second"]
     rows: Annotated[list[list[Count]], "pairs of compared rows of the prompts"]
     answers: list[ComparedAnswerDocument]
+    nan: Annotated[list[Path | None], "the first tensor with a NaN in each run whose answer is no number"]
     first: Annotated[Path | None, "the first tensor that differs"]
     tensors: list[TensorDifferenceDocument]
     along: list[AxisDifferenceDocument]
@@ -103,6 +104,7 @@ def comparison_document(
         "runs": [compared_run(trace, own) for trace, own in zip((c.a, c.b), changes, strict=True)],
         "rows": [list(pair) for pair in c.rows],
         "answers": [compared_answer(one, models, most) for one in c.answers],
+        "nan": [None if first is None else first.path for first in c.nans],
         "first": None if c.first is None else c.first.path,
         "tensors": [compared_tensor(t) for t in c.tensors],
         "along": along_documents(c),

@@ -20,7 +20,7 @@ from pellucid.runs.kept_run import Run
 from pellucid.runs.worker import Stop
 from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.tracing import Trace
-from pellucid.watching.records import Seen
+from pellucid.watching.records import Seen, has_nan
 
 SCHEMA: Final = 1
 
@@ -55,6 +55,7 @@ class ReadDocument(TypedDict):
     piece: Annotated[str, "of the row"]
     id: Annotated[Count, "the followed token"]
     layers: list[LensLayerDocument]
+    nan: Annotated[Path | None, "the first tensor with a NaN, where the last block's logits hold one"]
 
 
 class ShareDocument(TypedDict):
@@ -140,7 +141,17 @@ def read_document(model: Model, trace: Trace, row: int, id: int | None, top: int
     one = int(read[-1][1].argmax()) if id is None else id
     layers = [lens_layer(path, logits, one, top, tokenizer, lambda c: candidate_of(c.piece, c)) for path, logits in read]
     piece = visible(piece_of(tokenizer, trace.ids[row]))
-    return {"schema": SCHEMA, "model": model.name, "ids": list(trace.ids), "row": row, "piece": piece, "id": one, "layers": layers}
+    first = trace.first_nan() if has_nan(read[-1][1]) else None
+    return {
+        "schema": SCHEMA,
+        "model": model.name,
+        "ids": list(trace.ids),
+        "row": row,
+        "piece": piece,
+        "id": one,
+        "layers": layers,
+        "nan": None if first is None else first.path,
+    }
 
 
 def attribution_document(run: Run, k: int, row: int, id: int | None, stop: Stop) -> AttributionDocument:

@@ -121,6 +121,7 @@ class RunDocument(TypedDict):
     next: Annotated[CandidateDocument | None, "of the first step"]
     candidates: Annotated[list[CandidateDocument], "of the first step"]
     blanks: NotRequired[Annotated[list[BlankDocument], "of an encoder"]]
+    nan: NotRequired[Annotated[Path, "the first tensor with a NaN, where the last answer is no number"]]
     steps: list[RunStepDocument]
     tensors: Annotated[list[TensorDocument], "of the first step; of all in explain --json"]
     cell: NotRequired[Annotated[CellDocument, "of explain --json --cell"]]
@@ -172,6 +173,8 @@ def run_document(run: Run, steps: int = 1) -> RunDocument:
         "steps": steps_alone,
         "tensors": shown,
     }
+    if (broken := run.first_nan) is not None:
+        document["nan"] = broken.path
     if run.kind == "encoder" and first:
         document["blanks"] = [{"row": a["row"], "next": a["picked"], "candidates": a["candidates"]} for a in first]
     return document

@@ -23,7 +23,7 @@ from pellucid.tokenizer.pieces import Piece
 from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.tracing import Trace
 from pellucid.watching.change import Change
-from pellucid.watching.records import Seen
+from pellucid.watching.records import Seen, has_nan
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,12 @@ class Run:
         steps = [s.step for s in self.trace]
         return [bisect_left(steps, k) for k in range(self.trace.steps)] + [len(steps)]
 
+    @cached_property
+    def first_nan(self) -> Seen | None:
+        """Return the first tensor with a NaN of a run whose last logits hold one, else None."""
+        last = next((s for s in reversed(self.trace.seen) if s.path == "logits"), None)
+        return next(filter(holds_nan, self.trace.seen), None) if last is not None and holds_nan(last) else None
+
     def measure(self, n: int, value: Tensor) -> Stats:
         """Return the stats of tensor `n`. Computes them once."""
         if n not in self.measures:
@@ -151,6 +157,11 @@ class Run:
 def kept(s: Seen) -> bool:
     """True if the record has its value."""
     return isinstance(s.value, Tensor) and not s.value.is_meta
+
+
+def holds_nan(s: Seen) -> bool:
+    """True if the record's value, or the stats of one that was not kept, has a NaN."""
+    return s.value.stats is not None and s.value.stats.nan > 0 if isinstance(s.value, LetGo) else has_nan(s.value)
 
 
 def summed(run: Run, s: Seen) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, zip_longest
 
 from rich.text import Text
 
@@ -16,6 +16,7 @@ from pellucid.messages import say
 from pellucid.runs.answers import best_candidates, tokenizer_of, visible
 from pellucid.terminal.sparkline import bar
 from pellucid.terminal.table import Cell, Column, clipped, prose, table
+from pellucid.watching.records import has_nan
 
 TITLE, DIM, NAME = "bold", "dim", "cyan"
 BAR = 16  # characters of a bar
@@ -44,6 +45,9 @@ def comparison(c: Comparison, sides: Sequence[Side], detail: Detail, depth: Sequ
     out, width = list[Text](), detail.width
     for one in c.answers:
         out += [*answers(one, sides, detail.best, width), Text()]
+    for letter, s in zip("AB", c.nans, strict=True):
+        if s is not None:
+            out += [*prose(f"{letter}  {say('run.nan', path=s.path, step=s.step)}", width, TITLE), Text()]
     out += first(c, width)
     if c.pairs is not None:
         out += prose(compared_rows(c), width, DIM)
@@ -111,11 +115,12 @@ def answers(one: AnswerDifference, sides: Sequence[Side], best: int, width: int)
     """Yield the likeliest tokens of both runs at a step, side by side."""
     columns, cells = [Column(most=max(12, width // 4), style=NAME), Column(">"), Column()], list[list[list[Cell]]]()
     for side, logits in zip(sides, one.logits, strict=True):
-        shown = best_candidates(tokenizer_of(side.model), logits, best)
+        shown = [] if has_nan(logits) else best_candidates(tokenizer_of(side.model), logits, best)
         cells.append([[visible(c.piece) or str(c.id), f"{number(100 * c.probability)}%", bar(c.probability, BAR)] for c in shown])
     titles: list[Cell] = [Text(f"{'AB'[n]}  {side.about}", TITLE) for n, side in enumerate(sides)]
     yield from table([titles], [Column(most=width // 2 - 2), Column()], gap=4)
-    yield from table([[*a, "   ", *b] for a, b in zip(*cells, strict=True)], [*columns, Column(), *columns])
+    absent: list[Cell] = ["NaN", "", ""]  # where the logits are no numbers
+    yield from table([[*a, "   ", *b] for a, b in zip_longest(*cells, fillvalue=absent)], [*columns, Column(), *columns])
     yield Text(" " + say("try.divergence", step=one.step, nats=number(one.divergence)), DIM)
 
 

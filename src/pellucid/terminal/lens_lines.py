@@ -19,11 +19,12 @@ def lens_lines(d: ReadDocument, width: int) -> list[Text]:
     titles = [say("page.lens.from"), say("page.lens.rank", piece=piece), "logit", *map(str, range(1, best + 1))]
     rows: list[list[Cell]] = [[Text(t, DIM) for t in titles]]
     for layer in d["layers"]:
-        shown = [candidate(c, d["id"]) for c in layer["candidates"]]
         logit = layer["followed"]["logit"]
-        rows.append([layer["path"], str(layer["rank"]), "NaN" if logit is None else number(logit), *shown])
+        shown = [candidate(c, d["id"]) if logit is not None else Text("") for c in layer["candidates"]]
+        rows.append([layer["path"], "" if logit is None else str(layer["rank"]), "NaN" if logit is None else number(logit), *shown])
     columns = [Column(style=NAME), Column(">"), Column(">"), *[Column(most=24)] * best]
-    return clipped([*out, *table(rows, columns)], width)
+    end = [] if d["nan"] is None else [Text(), *prose(say("run.nan", path=d["nan"], step=0), width, TITLE)]
+    return clipped([*out, *table(rows, columns), *end], width)
 
 
 def candidate(c: CandidateDocument, followed: int) -> Text:

@@ -223,6 +223,9 @@ def verdict(run: RunView, step: StepView, display: Display) -> Iterator[Text]:
         yield from prose(say("explain.shapes"), display.width, DIM)
     elif not step.answers:
         yield from prose(say("explain.rows" if not run.model.config.head else "explain.blankless"), display.width, DIM)
+    if (broken := run.run.first_nan) is not None and step is run.steps[-1]:
+        yield from prose(say("run.nan", path=broken.path, step=broken.step), display.width, TITLE)
+        return
     for place, answer in enumerate(step.answers):
         yield from ([Text()] if place else [])
         yield from choice(run, answer, display)

@@ -89,6 +89,15 @@ class Records(Shown):
     def __len__(self) -> int:
         return len(self.seen)
 
+    def first_nan(self) -> Seen | None:
+        """Return the first record whose value holds a NaN, in the order in which tensors were made. None if no value that is kept does."""
+        return next((s for s in self.seen if has_nan(s.value)), None)
+
     def paths(self) -> list[str]:
         """Return the recorded paths, each once, in order."""
         return list(dict.fromkeys(s.path for s in self.seen))
+
+
+def has_nan(value: Any) -> bool:
+    """True for a tensor with numbers of which one is NaN."""
+    return isinstance(value, Tensor) and not value.is_meta and value.is_floating_point() and bool(value.isnan().any())

@@ -13,7 +13,7 @@ import { fetched } from "./fetched";
 import { sha256 } from "./hash";
 import { Kernels } from "./kernels";
 import { lensOf, mapOf } from "./live_map";
-import { LiveModel, LiveRun, statsOf } from "./live_run";
+import { LiveModel, LiveRun, NoNumber, statsOf } from "./live_run";
 import { termsOf } from "./live_terms";
 import { whyOf } from "./live_why";
 import { Plan } from "./plan";
@@ -102,7 +102,7 @@ function started(model: LiveModel, body: Body): LiveRun {
   const most = model.document.starts === null ? ids.length + steps - 1 : Math.max(ids.length, steps); // of one stack
   if (most > longest) throw new Refused(say("page.live.long", { found: most, limit: longest }));
   const forced = new Map(Object.entries(body.forced ?? {}).map(([step, id]) => [Number(step), id]));
-  const run = changed(() => new LiveRun(model, { prompt: body.ids ? null : (body.prompt ?? ""), ids, steps: Math.min(steps, MOST), sampling: body.sampling ?? {}, forced, edits }));
+  const run = changed((body.changes ?? []).join("; "), () => new LiveRun(model, { prompt: body.ids ? null : (body.prompt ?? ""), ids, steps: Math.min(steps, MOST), sampling: body.sampling ?? {}, forced, edits }));
   runs.set(run.id, run);
   const size = (): number => [...runs.values()].reduce((n, r) => n + r.bytes, 0);
   while (runs.size > RUNS || (runs.size > 1 && size() > model.document.memory.runs)) runs.delete(runs.keys().next().value as string);
@@ -110,11 +110,12 @@ function started(model: LiveModel, body: Body): LiveRun {
 }
 
 // A run, or the sentence that an edit is none that this page makes.
-function changed(make: () => LiveRun): LiveRun {
+function changed(changes: string, make: () => LiveRun): LiveRun {
   try {
     return make();
   } catch (fault) {
     if (fault instanceof RangeError) throw new Refused(say("page.live.change", { change: fault.message }));
+    if (fault instanceof NoNumber) throw new Refused(say(fault.path ? "page.change.nan" : "page.change.infinite", { changes, step: fault.step, path: fault.path, at: fault.at }));
     throw fault;
   }
 }

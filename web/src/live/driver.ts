@@ -8,7 +8,7 @@ import { parse } from "../tensor/safetensors";
 import { Tokenizer } from "./tokenizer";
 import { Kernels } from "./kernels";
 import { lensOf, mapOf } from "./live_map";
-import { LiveModel, LiveRun, type Asked } from "./live_run";
+import { LiveModel, LiveRun, NoNumber, type Asked } from "./live_run";
 import { termsOf } from "./live_terms";
 import { whyOf } from "./live_why";
 import { Plan } from "./plan";
@@ -26,7 +26,13 @@ interface Request extends Omit<Asked, "ids" | "forced"> { prompt: string; forced
 const requests = JSON.parse(readFileSync(0, "utf8")) as { runs: Request[]; texts: string[]; timed: number };
 
 const answers = requests.runs.map(({ forced = {}, tensors = false, cells = [], ...request }) => {
-  const run = new LiveRun(model, { ...request, ids: model.ids(request.prompt), forced: new Map(Object.entries(forced).map(([k, id]) => [Number(k), id])) });
+  let run: LiveRun;
+  try {
+    run = new LiveRun(model, { ...request, ids: model.ids(request.prompt), forced: new Map(Object.entries(forced).map(([k, id]) => [Number(k), id])) });
+  } catch (fault) {
+    if (!(fault instanceof NoNumber)) throw fault;
+    return { broken: [fault.path, fault.at, fault.step] };
+  }
   const numbers = run.steps.map((s) => Object.fromEntries([...s.values].map(([path, x]) => [path, packed(new Uint8Array(x.buffer, x.byteOffset, x.byteLength))])));
   return { run: run.document(), bytes: run.bytes, terms: cells.map(([n, at]) => termsOf(run, n, at)), ...(tensors ? { numbers, steps: run.steps.map((_, k) => ({ tensors: run.tensors(k), map: mapOf(run, k), lens: lensOf(run, k, run.blanks[0] ?? -1, run.new[k] ?? 0, 5), why: whyOf(run, k, run.blanks[0] ?? -1, run.new[k] ?? 0) })) } : {}) };
 });

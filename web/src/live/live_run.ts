@@ -19,6 +19,10 @@ export interface LiveStep { fed: number[]; past: number; source: number; values:
 // A row of a tensor [N ...]: its token, its expert, and which of the token's choices it is.
 export interface Sent { token: number; expert: number; choice: number }
 export interface Asked { prompt: string | null; ids: number[]; steps: number; sampling: Partial<Sampling>; forced: ReadonlyMap<number, number>; edits?: readonly Edit[] }
+// An edited run whose answer is no number. path, at: the first NaN; "" where every logit is infinite.
+export class NoNumber extends Error {
+  constructor(readonly path: string, readonly at: string, readonly step: number) { super(path); }
+}
 type Made = Pick<LiveStep, "values" | "errors" | "sent" | "source">;
 
 const none = new Float32Array();
@@ -215,6 +219,7 @@ export class LiveRun {
       const length = this.read.length + k, whole = k === 0 || document.restarts.some((n) => this.read.length <= n && length === n + 1);
       const fed = whole ? [...this.read, ...this.new] : this.new.slice(-1), past = length - fed.length;
       const made = model.rows(fed, past, whole ? [] : this.since(k), asked.ids, asked.edits ?? []), logits = lastRow(made.values.get("logits") ?? none, fed.length);
+      this.requireNumbers(logits, { ...made, fed, past, picked: 0, answers: [] }, k);
       if (!asked.forced.has(k)) for (const t of document.tensors) if (t.op === LAST) made.values.set(t.path, logits); // a given token is not drawn
       const drawn = asked.forced.get(k) ?? drawToken(stages(logits, settings, { prompt: [...this.read], output: this.new }), settings, k).id;
       this.steps.push({ ...made, fed, past, picked: drawn, answers: [model.answer(logits, drawn)] });
@@ -228,10 +233,23 @@ export class LiveRun {
     fed.forEach((id, row) => { if (id === model.document.control?.mask) this.blanks.push(row); });
     const answers = this.blanks.map((row) => {
       const logits = all.subarray(row * width, (row + 1) * width), [best = 0] = likeliest(logits, 1);
+      this.requireNumbers(logits, { ...made, fed, past: 0, picked: 0, answers: [] }, 0);
       this.new.push(best);
       return model.answer(logits, best, row);
     });
     this.steps.push({ ...made, fed, past: 0, picked: this.new[0] ?? 0, answers });
+  }
+
+  // Throw a NoNumber for edits that leave the answer of step `k` no number.
+  private requireNumbers(logits: Float32Array, step: LiveStep, k: number): void {
+    if ((this.asked.edits ?? []).length === 0 || Number.isFinite(logits.reduce((a, b) => Math.max(a, b), -Infinity))) return;
+    for (const t of this.model.document.tensors) {
+      let n = (step.values.get(t.path) ?? none).findIndex(Number.isNaN);
+      if (n < 0) continue;
+      const at = this.shapeOf(t, step).reduceRight<number[]>((all, size) => { const i = n % size; n = (n - i) / size; return [i, ...all]; }, []);
+      throw new NoNumber(t.path, `[${at.join(", ")}]`, k);
+    }
+    throw new NoNumber("", "", k);
   }
 
   // The steps before step `k` whose rows it reads: those since its text was read from the first token.

@@ -199,6 +199,7 @@ export interface RunDocument {
   next: CandidateDocument | null; // of the first step
   candidates: CandidateDocument[]; // of the first step
   blanks?: BlankDocument[]; // of an encoder
+  nan?: string; // the first tensor with a NaN, where the last answer is no number
   steps: RunStepDocument[];
   tensors: TensorDocument[]; // of the first step; of all in explain --json
   cell?: CellDocument; // of explain --json --cell
