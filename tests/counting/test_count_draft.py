@@ -14,6 +14,7 @@ from pellucid.counting import speculation
 from pellucid.counting.bounds import Device, parts, shown
 from pellucid.counting.meta_run import ran
 from pellucid.counting.speculation import Drafted, Guessing
+from pellucid.documents.amount import figures
 from pellucid.documents.count import document, scenario
 from pellucid.documents.count_formulas import count_document
 from pellucid.errors import UseError
@@ -74,7 +75,7 @@ def test_the_document_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed["draft"] == made["draft"]
     assert main(words) == 0
     lines = capsys.readouterr().out
-    assert all(f"{row['tokens_per_second']:.4g}" in lines for row in made["draft"]["rows"])
+    assert all(figures(row["tokens_per_second"]) in lines for row in made["draft"]["rows"])
 
 
 def device_named(name: str) -> Device:

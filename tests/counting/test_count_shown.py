@@ -11,7 +11,7 @@ import pellucid
 from pellucid import catalog
 from pellucid.api.model import specimens
 from pellucid.counting import summary
-from pellucid.documents.amount import Amount, scaled
+from pellucid.documents.amount import Amount, figures, scaled
 from pellucid.families import known
 from pellucid.messages import phrases
 from pellucid.terminal import verdict
@@ -115,7 +115,7 @@ def judge_verdict(capsys: Captured, model: str, options: str, fits: bool, langua
         assert ("devices" in report) == (str(report.get("devices", "?")) in first.split("·")[-1])
         return
     phase = report.get("decode", report.get("prefill"))
-    assert f"{phase['tokens_per_second']:.4g}" in first and str(Amount(phase["seconds"], "s")) in first
+    assert figures(phase["tokens_per_second"]) in first and str(Amount(phase["seconds"], "s")) in first
     assert "largest_batch" not in report or any_of(report["largest_batch"]) in first
     by = {one: sum(p["seconds"] for p in phase["parts"] if p["sets"] == one) for one in ("compute", "bandwidth")}
     assert first.rstrip(".").endswith(phrases(language)["count." + max(by, key=lambda one: by[one])])

@@ -1,4 +1,7 @@
-"""Amounts with their units, as people read them: 70.27 KB, 142.9 GFLOP, 340 µs. A table holds them as numbers until it is shown."""
+"""Amounts with their units, as people read them: 70.27 KB, 142.9 GFLOP, 340 µs. A table holds them as numbers until it is shown.
+
+The page writes by the same rules (web/src/tensor/number.ts); a test compares them.
+"""
 
 from dataclasses import dataclass
 
@@ -7,7 +10,7 @@ UNITS = ("", "K", "M", "G", "T", "P", "E", "Z", "Y")
 
 @dataclass(frozen=True)
 class Amount:
-    """A value with its unit: "B", "FLOP", "s", or "" for a count, which is written in full."""
+    """A value with its unit: "B", "FLOP", "s", or "" for a count, which is written in full, and for a rate or a price."""
 
     value: float
     unit: str = ""
@@ -15,7 +18,9 @@ class Amount:
     def __str__(self) -> str:
         if self.unit == "s":
             return seconds(self.value)
-        return scaled(self.value, self.unit) if self.unit else f"{self.value:,}"
+        if self.unit:
+            return scaled(self.value, self.unit)
+        return f"{self.value:,}" if isinstance(self.value, int) else figures(self.value)
 
 
 def scaled(x: float, unit: str = "") -> str:
@@ -32,3 +37,8 @@ def seconds(x: float) -> str:
         if x >= size:
             return f"{x / size:.3g} {unit}"
     return f"{x / 1e-9:.3g} ns"
+
+
+def figures(x: float) -> str:
+    """Write a rate or a price in four figures, from 1,000 on in whole numbers: 1,235, 4.5, 0.01235."""
+    return f"{round(x):,}" if x >= 1000 else f"{x:.4g}"

@@ -16,7 +16,7 @@ def apart_table(model: str, context: int, estimate: SeparateMachines, reads: str
     rows: list[list[Cell]] = [
         [say("count.apart.machine"), *(f"{a.ranks} × {name}" for name in (reads, writes, writes))],
         [say("count.apart.request"), *(Amount(s, "s") for s in (a.read, a.write, a.together))],
-        [say("count.apart.rate"), *(f"{1 / s:.4g}" for s in (a.read, a.write, a.together))],
+        [say("count.apart.rate"), *(Amount(1 / s) for s in (a.read, a.write, a.together))],
         [say("count.apart.share"), f"{100 * a.share:.3g}%", f"{100 - 100 * a.share:.3g}%", None],
         [say("count.apart.first"), Amount(a.read, "s"), Amount(a.read + (a.over or 0.0), "s"), Amount(a.read_together, "s")],
         [say("count.apart.between"), None, Amount(a.step, "s"), Amount(a.between, "s")],
@@ -26,6 +26,6 @@ def apart_table(model: str, context: int, estimate: SeparateMachines, reads: str
     ]
     if reads in prices and writes in prices:
         seconds = ((a.read, prices[reads]), (a.write, prices[writes]), (a.together, prices[writes]))
-        rows.append([say("count.apart.price"), *(f"{a.ranks * s * hour / 3.6:.4g}" for s, hour in seconds)])
+        rows.append([say("count.apart.price"), *(Amount(a.ranks * s * hour / 3.6) for s, hour in seconds)])
     title = say("count.apart", model=model, context=count(context), written=count(a.written), batch=count(a.batch))
     return Grid(title, header, rows, [say("count.apart.note")])

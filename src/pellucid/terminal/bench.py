@@ -11,7 +11,7 @@ from pellucid.bench.peers import Served
 from pellucid.bench.timing import AgainstBound
 from pellucid.counting import Bill
 from pellucid.counting.bounds import Device
-from pellucid.documents.amount import scaled, seconds
+from pellucid.documents.amount import figures, scaled, seconds
 from pellucid.documents.bench import Phases, bandwidth_share, tokens_per_second
 from pellucid.documents.number import count
 from pellucid.messages import say
@@ -50,7 +50,7 @@ def drawn(bill: Bill, random: bool, phases: Phases, device: Device, served: Serv
     out += [] if idle.quiet else [Text(), *prose(disturbed(idle), width, "yellow")]
     for timed, total, parts in phases:
         line = say(
-            PHASES[timed.phase], seconds=seconds(total.seconds), bound=seconds(total.bound), rate=f"{tokens_per_second(bill, total):.1f}"
+            PHASES[timed.phase], seconds=seconds(total.seconds), bound=seconds(total.bound), rate=figures(tokens_per_second(bill, total))
         )
         out += [Text(), Text(" " + line)]
         out += [Text(" " + say("bench.prediction", error=f"{100 * total.error:+.0f}"))] if idle.quiet else []

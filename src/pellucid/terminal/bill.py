@@ -11,7 +11,7 @@ from pellucid.counting.formats import IN_BLOCKS
 from pellucid.counting.speculation import Drafted
 from pellucid.counting.textbook import closed_forms
 from pellucid.counting.variants import other_kinds
-from pellucid.documents.amount import Amount, scaled
+from pellucid.documents.amount import Amount, figures, scaled
 from pellucid.documents.count import Scenario, bounds, device_of, drafted, over
 from pellucid.documents.number import count
 from pellucid.engine.proposals import MOST
@@ -159,7 +159,7 @@ def limits(bill: Bill, view: Scenario, report: Mapping[str, Any], width: int) ->
         out += largest(bill, report, width)
     for phase in PHASES:
         if phase in report:
-            rate = f"{report[phase]['tokens_per_second']:.4g}"
+            rate = figures(report[phase]["tokens_per_second"])
             title = say("count.phase", phase=phase_of(phase), seconds=Amount(report[phase]["seconds"], "s"), rate=rate)
             title = priced(title, report[phase].get("price_of_a_million_tokens"), view.hour)
             out += drawing.phase(title, parts(bill, phase, device), width)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from pellucid.counting.bounds import Device, Part
-from pellucid.documents.amount import scaled, seconds
+from pellucid.documents.amount import figures, scaled, seconds
 from pellucid.messages import say
 from pellucid.terminal.table import Cell, Column, prose, table
 
@@ -46,4 +46,4 @@ def sources(device: Device, width: int) -> list[Text]:
 
 def priced(title: str, price: float | None, hour: float | None) -> str:
     """Return a phase's title, with the price of a million tokens if the price of an hour is known."""
-    return title if hour is None else say("count.price", bound=title, price=f"{price:.4g}", hour=f"{hour:g}")
+    return title if hour is None or price is None else say("count.price", bound=title, price=figures(price), hour=f"{hour:g}")

@@ -94,7 +94,7 @@ def times(limits: Sequence[dict[str, Any]], hour: float | None) -> Rows:
         ("decode", say("count.row.next"), say("count.row.written")),
     ):
         yield name, [Amount(report[phase]["seconds"], "s") if phase in report else None for report in limits]
-        yield rate, [f"{report[phase]['tokens_per_second']:.4g}" if phase in report else None for report in limits]
+        yield rate, [Amount(report[phase]["tokens_per_second"]) if phase in report else None for report in limits]
     if hour is not None:
         for phase, name in (("prefill", say("count.row.in")), ("decode", say("count.row.out"))):
-            yield name, [f"{report[phase]['price_of_a_million_tokens']:.4g}" if phase in report else None for report in limits]
+            yield name, [Amount(report[phase]["price_of_a_million_tokens"]) if phase in report else None for report in limits]

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from pellucid.documents.amount import scaled, seconds
+from pellucid.documents.amount import figures, scaled, seconds
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal.bounds import headed
@@ -24,7 +24,7 @@ def draft_lines(report: Mapping[str, Any], width: int) -> list[Text]:
     for row in report["rows"]:
         cells = [f"{row['accepted']:g}", str(row["guesses"]), f"{row['tokens_a_step']:.3g}"]
         if timed:
-            cells += [seconds(row["seconds"]), f"{row['tokens_per_second']:.4g}", f"×{row['over_plain']:.3g}"]
+            cells += [seconds(row["seconds"]), figures(row["tokens_per_second"]), f"×{row['over_plain']:.3g}"]
         rows.append([*cells])
     out += table(rows, [Column(), *[Column(">")] * (5 if timed else 2)])
     return out + prose(say("count.draft.note"), width, "dim")

@@ -30,7 +30,7 @@ def row(o: Offer, prices: Mapping[str, float]) -> list[Cell]:
     """Return the cells of an offer."""
     split = " ".join(f"{name} {n}" for name, n in (("tp", o.split.tp), ("pp", o.split.pp), ("ep", o.split.ep)) if n > 1) or "–"
     cells: list[Cell] = [o.name, o.weights, o.split.ranks, split, say(LACKS[o.lacks]), Amount(o.fullest, "B")]
-    cells += [say("count.any") if o.most is None else o.most, Amount(o.first, "s"), Amount(o.between, "s"), f"{o.rate:.4g}"]
+    cells += [say("count.any") if o.most is None else o.most, Amount(o.first, "s"), Amount(o.between, "s"), Amount(float(o.rate))]
     if prices:
-        cells.append(f"{o.price(prices[o.name]):.4g}" if o.name in prices else None)
+        cells.append(Amount(float(o.price(prices[o.name]))) if o.name in prices else None)
     return cells

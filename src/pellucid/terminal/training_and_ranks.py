@@ -9,7 +9,7 @@ from pellucid.counting import Bill, Number
 from pellucid.counting.bounds import parts
 from pellucid.counting.ranks import Split, ranks, spread
 from pellucid.counting.training_memory import Way, training
-from pellucid.documents.amount import Amount, scaled
+from pellucid.documents.amount import Amount, figures, scaled
 from pellucid.documents.count import Scenario, device_of, trained_in, trained_on_ranks, training_bounds
 from pellucid.documents.number import count
 from pellucid.messages import say
@@ -80,7 +80,7 @@ def on_device(report: Mapping[str, Any], view: Scenario, width: int) -> list[Tex
     sizes = {"device": report["device"], "held": scaled(report["held"], "B"), "memory": scaled(report["memory"], "B")}
     sizes["ranks"] = 1 if view.way is None else view.way.shards
     out = prose(say("count.train.fits" if report["fits"] else "count.train.large", **sizes), width, "" if report["fits"] else "bold red")
-    rate, share = f"{report['tokens_per_second']:.4g}", f"{view.efficiency:g}"
+    rate, share = figures(report["tokens_per_second"]), f"{view.efficiency:g}"
     line = say("count.train.pace", seconds=Amount(report["seconds"], "s"), rate=rate, sets=set_by(report["sets"]), efficiency=share)
     return out + prose(drawing.priced(line, report.get("price_of_a_million_tokens"), view.hour), width)
 
@@ -136,7 +136,7 @@ def over_device(bill: Bill, view: Scenario, split: Split, report: Mapping[str, A
     for phase in PHASES:
         if phase not in report:
             continue
-        rate, price = f"{report[phase]['tokens_per_second']:.4g}", report[phase].get("price_of_a_million_tokens")
+        rate, price = figures(report[phase]["tokens_per_second"]), report[phase].get("price_of_a_million_tokens")
         title = say("count.over.pace", phase=phase_of(phase), ranks=split.ranks, seconds=Amount(report[phase]["seconds"], "s"), rate=rate)
         out += prose(drawing.priced(title, price, view.hour), width)
         if "exchange" in report[phase] and device.link is not None:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from pellucid.counting import Bill
-from pellucid.documents.amount import Amount, scaled
+from pellucid.documents.amount import Amount, figures, scaled
 from pellucid.documents.count import Scenario, device_of
 from pellucid.documents.number import count
 from pellucid.messages import say
@@ -41,5 +41,5 @@ def pace(report: Mapping[str, Any]) -> str:
     best = report[phase]
     by = {name: sum(p["seconds"] for p in best["parts"] if p["sets"] == name) for name in SETS}
     sets = set_by(max(by, key=lambda name: by[name]))
-    rate, least = f"{best['tokens_per_second']:.4g}", Amount(best["seconds"], "s")
+    rate, least = figures(best["tokens_per_second"]), Amount(best["seconds"], "s")
     return say("count.verdict.pace", phase=phase_of(phase), rate=rate, seconds=least, sets=sets)

@@ -41,23 +41,42 @@ export function exact(x: number, dtype: string): string {
 // 16512 -> 16,512
 export const count = (n: number): string => n.toString().replace(/\B(?=(\d{3})+$)/g, ",");
 
-// 1234567 -> 1.23 M; for captions, where the exact count stands in the tile
-export function amount(n: number, units = ["", " k", " M", " G", " T", " P", " E", " Z"], step = 1000): string {
-  let unit = 0;
-  while (n >= (unit === 0 ? step : 999.5) && unit < units.length - 1) {
-    n /= step;
-    unit++;
+// In `digits` significant figures without zeros at the end, as Python's g: general(1.500, 3) is 1.5, general(12345, 3) is 1.23e+04
+function general(x: number, digits: number): string {
+  if (x === 0 || !Number.isFinite(x)) return number(x);
+  const exponent = Math.floor(Math.log10(Math.abs(x))), short = (text: string): string => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
+  if (exponent >= -4 && exponent < digits) {
+    const fixed = short(rounded(x, digits - 1 - exponent));
+    return Math.abs(Number(fixed)) < 10 ** digits ? fixed : general(Number(fixed), digits);
   }
-  return (unit === 0 ? String(n) : n.toPrecision(3)) + (units[unit] ?? "");
+  const [mantissa = "", power] = x.toExponential(digits - 1).split("e"), n = Number(power);
+  return `${short(mantissa)}e${n < 0 ? "-" : "+"}${String(Math.abs(n)).padStart(2, "0")}`;
 }
 
-export const bytes = (n: number): string => amount(n, [" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"], 1024);
+// Amounts as documents/amount.py writes them, so that one number looks the same in a terminal and here; vectors.json compares them.
+
+const UNITS = ["", "K", "M", "G", "T", "P", "E", "Z", "Y"];
+
+// scaled(70272, "B") is 70.27 KB
+export function scaled(n: number, unit: string): string {
+  let place = 0;
+  for (; Math.abs(n) >= 999.95 && place < UNITS.length - 1; place++) n /= 1000;
+  return `${general(n, 4)} ${UNITS[place] ?? ""}${unit}`.trimEnd();
+}
+
+// 1374976 -> 1.375 M; for captions, where the exact count stands in the tile
+export const amount = (n: number): string => scaled(n, "");
+export const bytes = (n: number): string => scaled(n, "B");
+export const flops = (n: number): string => scaled(n, "FLOP");
 
 // 1234.56 -> 1,235; 0.012345 -> 0.01235: rates and prices
-export const figures = (x: number): string => (x >= 1000 ? count(Math.round(x)) : x.toPrecision(4));
+export const figures = (x: number): string => (x >= 1000 ? count(Number(rounded(x, 0))) : general(x, 4));
 
 // 0.0123 -> 12.3 ms
-export const seconds = (s: number): string => (s >= 1 ? `${s.toPrecision(3)} s` : s >= 1e-3 ? `${(1e3 * s).toPrecision(3)} ms` : s >= 1e-6 ? `${(1e6 * s).toPrecision(3)} µs` : `${(1e9 * s).toPrecision(3)} ns`);
+export function seconds(s: number): string {
+  const [size, unit] = s >= 1 ? [1, "s"] : s >= 1e-3 ? [1e-3, "ms"] : s >= 1e-6 ? [1e-6, "µs"] : [1e-9, "ns"];
+  return `${general(s / size, 3)} ${unit}`;
+}
 
 export const percent = (x: number): string => `${number(100 * x)}%`;
 

@@ -3,7 +3,8 @@ import { closed, cut, inert, packed, pooled, unpacked } from "../run/recorded";
 import { decode, half, rounded } from "./decode";
 import { flat, parts, put as filled, symbols, type Sum } from "./formula";
 import { greatest } from "./grid";
-import { amount, bytes, count, exact, number } from "./number";
+import amounts from "./amounts.json";
+import { amount, bytes, count, exact, figures, flops, number, seconds } from "./number";
 import { parse, type Stored } from "./safetensors";
 import { layout, level, matrix } from "./view";
 
@@ -61,7 +62,13 @@ describe("numbers", () => {
   it("look as the command line's", () => {
     expect([-2.1139, 12.339, 0.0000123, 0, 999.95, 99999.5, 123456789, 0.0005, NaN, -Infinity].map(number))
       .toEqual(["-2.114", "12.34", "1.2e-5", "0", "1000", "1.000e5", "1.235e8", "0.001", "NaN", "-∞"]);
-    expect([count(16512), amount(1374976), bytes(1280)]).toEqual(["16,512", "1.37 M", "1.25 KiB"]);
+    expect([count(16512), amount(1374976), bytes(1280)]).toEqual(["16,512", "1.375 M", "1.28 KB"]);
+  });
+
+  it.each(Object.entries({ bytes, flops, amount, seconds, figures }))("%s are the terminal's", (name, text) => {
+    const all = amounts[name as keyof typeof amounts] as [number, string][];
+    expect(all.length).toBeGreaterThan(30);
+    expect(all.map(([n]) => text(n))).toEqual(all.map(([, shown]) => shown));
   });
 
   it("exact ones give back the very bits", () => {
