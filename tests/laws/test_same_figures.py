@@ -7,11 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import pellucid
+from pellucid.checkpoint.safetensors_file import read_header
+from pellucid.commands import main
 from pellucid.documents import amount
 from pellucid.documents.amount import Amount, figures, scaled, seconds
+from pellucid.messages import speaking
 from tiny import swapped
 
 VECTORS = Path(__file__).parents[2] / "web" / "src" / "tensor" / "amounts.json"
@@ -52,6 +56,22 @@ def test_the_page_has_the_terminals_numbers() -> None:
 def test_a_rate_is_written_as_a_number_and_kept_as_one() -> None:
     """4,713 tokens a second is no power of ten, and a count stays whole."""
     assert [str(Amount(x)) for x in (4712.6, 20866.0, 12.5, 7)] == ["4,713", "20,866", "12.5", "7"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_folder_is_counted_as_it_is_stored(dtype: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Terminal, Python, the opened model and the page's default name one dtype and one number of bytes, which are those on disk."""
+    pellucid.load("pellucid/reader", dtype=dtype).save(tmp_path / "own")
+    folder = str(tmp_path / "own")
+    counts, stored = pellucid.count(folder), sum(e.bytes for e in read_header(tmp_path / "own" / "model.safetensors").values())
+    assert (counts.setting.weights, int(counts["bytes.total"])) == (dtype, stored)
+    assert int(pellucid.count(pellucid.load(folder, dtype=dtype))["bytes.total"]) == stored
+    with speaking("en"):
+        assert main(["count", folder]) == 0
+    line = next(row for row in capsys.readouterr().out.splitlines() if "on disk" in row)
+    assert dtype in line and scaled(stored, "B") in line
+    other = pellucid.count(folder, dtype="float64" if dtype == "float32" else "float32")  # the mutant: a dtype that it is not stored in
+    assert int(other["bytes.total"]) != stored
 
 
 if __name__ == "__main__":

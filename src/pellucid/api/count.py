@@ -68,8 +68,8 @@ def count(
     """Count every parameter, byte and FLOP of a model, each with its formula.
 
     name: of the catalogue, a folder, a hub id, or a config.json; or a loaded model, with the dtype that it has.
-    context: tokens read before a decode step, by default 4096 or the model's most.  dtype: of the weights, by default bfloat16, or the
-    format of a folder in our own blocks.  cache: the dtype of the KV cache, by default the weights'.  source: tokens that an encoder
+    context: tokens read before a decode step, by default 4096 or the model's most.  dtype: of the weights, by default the one that a
+    folder is stored in, else bfloat16.  cache: the dtype of the KV cache, by default the weights'.  source: tokens that an encoder
     reads.  device: a name of the catalogue.  fields: replace those of config.json.  attn: another kind of attention, "mha", "mqa",
     "gqa:G" or "mla:C".  experts: "N:A", N experts of which A are chosen.
     known: the family and the config of the name, if the caller has them.  assume: a model type whose mathematics is taken for that of a
@@ -146,7 +146,7 @@ def billed(
 
 
 def in_folder(name: str | Path, ignore: Iterable[str]) -> tuple[str, str] | None:
-    """Return (format, plain dtype) of a folder in our own blocks; None for any other name."""
+    """Return (format, plain dtype) of a folder in our own blocks, or (dtype, dtype) as a folder of plain weights names it; else None."""
     if not Path(name).exists():
         return None
     if (gguf := gguf_of(Path(name))) is not None:
@@ -154,8 +154,10 @@ def in_folder(name: str | Path, ignore: Iterable[str]) -> tuple[str, str] | None
         return None if form is None else (form, "bfloat16")
     values, file = config_of(name)
     method = quantised(Fields(values, file, ignore))
-    dtype = values.get("dtype", "bfloat16")
-    return (method.form, dtype if dtype in PLAIN else "bfloat16") if isinstance(method, InBlocks) else None
+    dtype = values.get("dtype", values.get("torch_dtype"))
+    if isinstance(method, InBlocks):
+        return method.form, dtype if dtype in PLAIN else "bfloat16"
+    return (dtype, dtype) if method is None and dtype in PLAIN and Path(name).is_dir() else None
 
 
 def of_another_form(name: str | Path, ignore: Iterable[str], dtype: str) -> Iterator[str]:
