@@ -280,7 +280,7 @@ def test_a_text_is_only_text(tab: Tab) -> None:
     assert page.is_disabled(".write .strong")
     say(page, HOSTILE)
     assert page.locator("main img, main b:not([data-noted])").count() == 0
-    assert shown(page)[0] == HOSTILE.replace("\u202e", "\\u{202e}")
+    assert shown(page)[0] == HOSTILE.replace("\u202e", "\\u202e")
     page.click(f"{LAST} summary")
     assert page.inner_text("[data-text]") == shown(page)[0]
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -63,7 +63,7 @@ READ = """() => { const all = [document.title], walk = document.createTreeWalker
 
 def spelled(text: str) -> str:
     """Return a text as the page writes it: signs that hide or reverse others by their numbers."""
-    return "".join(f"\\u{{{ord(c):x}}}" if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") else c for c in text)
+    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") else c for c in text)
 
 
 def piece(text: str) -> str:

@@ -231,7 +231,7 @@ def test_all_dtypes(browser: Browser, tmp_path: Path) -> None:
 
 def visible(text: str) -> str:
     """Return a text as the page shows it."""
-    return re.sub("[\u2028\u202e\u200b\x07]", lambda c: f"\\u{{{ord(c[0]):x}}}", text)
+    return re.sub("[\u2028\u202e\u200b\x07]", lambda c: c[0].encode("unicode_escape").decode(), text)
 
 
 def hostile() -> dict[str, Any]:

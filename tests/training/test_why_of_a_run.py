@@ -10,6 +10,7 @@ import torch
 import pellucid
 from pellucid.commands import main
 from pellucid.documents.why import MOST
+from pellucid.runs.answers import piece_of, visible
 from pellucid.terminal.cell_lines import precise
 from pellucid.training import why
 from test_replay import recipe_in
@@ -62,7 +63,8 @@ def test_the_command_prints_the_numbers_of_python(finished: Path, capsys: pytest
     training = run.built[0]
     for token in document["tokens"]:
         ids = [*training.documents[token["document"]].given, *training.documents[token["document"]].target]
-        assert token["document"] in run.numbers(5) and ids[token["position"]] == token["id"] and token["piece"] == run.piece(token["id"])
+        assert token["document"] in run.numbers(5) and ids[token["position"]] == token["id"]
+        assert token["piece"] == visible(piece_of(run.tokenizer, token["id"]))  # each byte shows
     for text in document["documents"]:
         assert text["text"] and text["source"] == run.source(text["number"]) and text["text"] == run.text(text["number"])[:200]
     for language, word in (("en", "autograd's gradient"), ("zh", "autograd 的梯度")):

@@ -2,7 +2,10 @@
 
 import english from "../../src/pellucid/messages/en.json";
 import chinese from "../../src/pellucid/messages/zh.json";
+import { visible } from "./hidden_letters";
 import { settings } from "./settings.svelte";
+
+export { visible };
 
 export type Key = Extract<keyof typeof english, `page.${string}` | `axis.${string}` | `formula.${string}`>;
 export type Language = "en" | "zh";
@@ -20,7 +23,3 @@ export function axis(letters: string): string {
 
 // A token's piece; its id where the tokenizer has none for it, or there is no tokenizer.
 export const pieceOf = (id: number, piece: string | undefined): string => visible(piece ?? "") || `#${id}`;
-
-// Control and direction characters as escapes, so that no text can hide or turn another.
-export const visible = (text: string): string =>
-  text.replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (c) => `\\u{${(c.codePointAt(0) ?? 0).toString(16)}}`);

@@ -7,6 +7,7 @@ import torch
 from pellucid.analysis.rows import largest_gap, on_future
 from pellucid.api.model import Model
 from pellucid.config import Config
+from pellucid.runs.answers import visible
 from pellucid.tracing import Trace
 
 
@@ -23,7 +24,7 @@ def future_shares(run: Trace) -> list[float]:
 
 def token_names(run: Trace) -> list[str]:
     """Return the texts of a prompt's tokens."""
-    return [p.text for p in run.runner.tokenizer.pieces(run.ids)]
+    return [visible(p) for p in run.runner.tokenizer.pieces(run.ids)]
 
 
 def cells(run: Trace) -> tuple[str, list[str], list[list[float | None]]]:

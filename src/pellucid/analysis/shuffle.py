@@ -8,6 +8,7 @@ import torch
 from pellucid.analysis.rows import largest_gap
 from pellucid.api.model import Model
 from pellucid.config import Config
+from pellucid.runs.answers import visible
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def shuffled(model: Model, prompt: str, causal: bool, seed: int = 0) -> Shuffled
     prefix = causally if causal else ids.shape[1]
     with torch.no_grad():
         straight, mixed = model(ids, prefix=prefix), model(ids[:, order], prefix=prefix)
-    pieces = [p.text for p in model.tokenizer.pieces(ids[0, order].tolist())]
+    pieces = [visible(p) for p in model.tokenizer.pieces(ids[0, order].tolist())]
     return Shuffled(order.tolist(), largest_gap(straight[:, order], mixed), pieces)
 
 

@@ -31,7 +31,7 @@ from pellucid.documents.recipe_bill import RecipeBill, recipe_bill
 from pellucid.errors import PellucidError
 from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, TablePanel, Value, way
 from pellucid.messages import say
-from pellucid.runs.answers import visible_text
+from pellucid.runs.answers import piece_of, visible
 from pellucid.training.facts import FactHistory, read_facts
 from pellucid.training.meter import peak_of, step_seconds
 from pellucid.training.run_folder import RECIPE
@@ -203,7 +203,7 @@ def attention(run: Run, watched: list[int], shown: int) -> Iterator[Panel]:
         if head is None or before.ids != now.ids or head[0] not in patterns(now):
             continue
         path, n = head
-        pieces = [visible_text(run.objective.tokenizer.decode([id])) for id in now.ids]
+        pieces = [visible(piece_of(run.tokenizer, id)) for id in now.ids]
         for step, trace in ((watched[0], before), (shown, now)):
             values = patterns(trace)[path][n].tolist()
             yield MatrixPanel(say("training.pattern", path=path, head=n, step=step), pieces, pieces, values, path, "share")

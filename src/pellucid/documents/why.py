@@ -8,6 +8,7 @@ from pellucid.api.run import Run
 from pellucid.documents.definition import Constraint, Count, Path
 from pellucid.documents.number import finite
 from pellucid.nn.transformer import Decoder
+from pellucid.runs.answers import piece_of, visible
 from pellucid.training.why import TokenPull, Why
 
 SCHEMA: Final = 1
@@ -157,11 +158,16 @@ def pieces(run: Run, number: int, tokens: Sequence[TokenPull]) -> list[WhyPieceD
     document = run.built[0].documents[number]
     if run.objective.kind is Decoder and len(document.given) + len(document.target) > max(ids, default=0):
         ids = dict(enumerate([*document.given, *document.target])) | {at: id for at, id in ids.items() if id >= 0}
-    return [{"piece": run.piece(id), "sum": finite(sums.get(at, 0.0))} for at, id in sorted(ids.items())[:PIECES]]
+    return [{"piece": piece(run, id), "sum": finite(sums.get(at, 0.0))} for at, id in sorted(ids.items())[:PIECES]]
+
+
+def piece(run: Run, id: int) -> str | None:
+    """Return a token's piece, with each of its bytes shown. None if no piece has this id."""
+    return (visible(piece_of(run.tokenizer, id)) or None) if id >= 0 else None
 
 
 def token_document(run: Run, token: TokenPull) -> WhyTokenDocument:
     """Return one token's contribution."""
     fields: dict[str, Any] = token._asdict()
     x, delta = ([finite(value) for value in values] for values in (token.x, token.delta))
-    return {**fields, "piece": run.piece(token.id), "x": x, "delta": delta, "product": finite(token.product)}  # type: ignore[typeddict-item]
+    return {**fields, "piece": piece(run, token.id), "x": x, "delta": delta, "product": finite(token.product)}  # type: ignore[typeddict-item]

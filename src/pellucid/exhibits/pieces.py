@@ -7,6 +7,7 @@ from pellucid.analysis.quality import subjects
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
+from pellucid.runs.answers import visible
 
 PROMPT, WORD, OTHER = "The capital of France is", " France", "pellucid/reader"
 CHINESE = ("我可以拥有一杯咖啡吗？", "中华人民共和国", "小沈阳")
@@ -17,11 +18,11 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     prompt = e.text("prompt")
     ids, foreign = tokenizer.encode(prompt, special=False), other.encode(prompt, special=False)
     columns = [say("exhibit.pieces.piece"), say("exhibit.pieces.bytes"), say("exhibit.pieces.id")]
-    rows = [(p.text, p.raw.hex(" "), str(p.id)) for p in tokenizer.pieces(ids)]
+    rows = [(visible(p), p.raw.hex(" "), str(p.id)) for p in tokenizer.pieces(ids)]
     yield TablePanel(say("exhibit.pieces.table", prompt=prompt), columns, rows)
     typed = read_ids(e.text("ids"), tokenizer) if e.text("ids") else foreign
     spelled, back = tokenizer.decode(typed), tokenizer.decode(ids)
-    rows = [(p.text, p.raw.hex(" "), str(p.id)) for p in tokenizer.pieces(typed)]
+    rows = [(visible(p), p.raw.hex(" "), str(p.id)) for p in tokenizer.pieces(typed)]
     yield TablePanel(say("exhibit.pieces.typed", ids=comma_separated(typed), text=spelled), columns, rows)
     steps = merge_steps(letters(tokenizer, e.text("word")), merges_of(tokenizer), ranked)
     columns = [say("exhibit.pieces.joined"), say("exhibit.pieces.rank"), say("exhibit.pieces.left")]

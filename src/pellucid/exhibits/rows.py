@@ -6,6 +6,7 @@ from pellucid.analysis.independence import alone_gaps, largest_beside, reads, ro
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
+from pellucid.runs.answers import visible
 
 PROMPT = "The capital of France is"
 ATTN, FFN = "layers.0.attn", "layers.0.ffn"
@@ -17,7 +18,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     plain = e.trace(prompt)
     moved = {part: e.trace(prompt, changes=[f"{reads(plain, part)}[T={CHANGED}] *= 2"]) for part in (FFN, ATTN)}
     gaps = {part: row_gaps(plain.all(part)[0].value, run.all(part)[0].value) for part, run in moved.items()}
-    pieces = [p.text for p in e.model.tokenizer.pieces(plain.ids)]
+    pieces = [visible(p) for p in e.model.tokenizer.pieces(plain.ids)]
     columns = [say("exhibit.rows.row"), FFN, ATTN]
     yield TablePanel(say("exhibit.rows.neighbour"), columns, list(zip(pieces, gaps[FFN], gaps[ATTN], strict=True)), CHANGED, tinted=(1, 2))
     alone = {part: alone_gaps(plain, part) for part in (FFN, ATTN)}

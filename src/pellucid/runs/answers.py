@@ -1,5 +1,6 @@
 """The tokens that could come next at one place of a run, and the one that did: by id, piece, logit and probability."""
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,13 @@ from pellucid.errors import CheckpointError, TokenizerError
 from pellucid.ops.sampling.stages import probabilities
 from pellucid.tokenizer.pieces import Piece
 from pellucid.tokenizer.tokenizer import Tokenizer
+
+IGNORED = (
+    *((0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x200B, 0x200F)),
+    *((0x202A, 0x202E), (0x2060, 0x206F), (0x2800, 0x2800), (0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0)),
+    *((0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF)),
+)
+"""First and last of Unicode's characters that are passed over in drawing (Default_Ignorable_Code_Point), and Braille without a dot."""
 
 
 @dataclass(frozen=True)
@@ -81,5 +89,11 @@ def visible(piece: Piece) -> str:
 
 
 def visible_text(text: str) -> str:
-    """Write a text so that each character shows: a space as ·, control characters escaped."""
-    return "".join("·" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """Write a text so that each character shows: a space as ·, what does not show escaped, a mark without a letter on a dotted circle."""
+    written = "".join("·" if c == " " else c if shows(c) else c.encode("unicode_escape").decode() for c in text)
+    return f"\u25cc{written}" if written and unicodedata.category(written[0])[0] == "M" else written
+
+
+def shows(character: str) -> bool:
+    """Return whether a character has a shape of its own. Joiners, fillers and selectors are printable and have none."""
+    return character.isprintable() and not any(first <= ord(character) <= last for first, last in IGNORED)

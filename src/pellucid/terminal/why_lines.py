@@ -38,5 +38,5 @@ def why_lines(why: WhyDocument, width: int) -> list[Text]:
 def row(token: WhyTokenDocument, source: str, text: str) -> list[str]:
     """Write a token's row. Of several dependent numbers, such as those of a norm, x and δ are left out."""
     x, delta = (number(values[0] or 0.0) if len(values) == 1 else "…" for values in (token["x"], token["delta"]))
-    piece = "" if token["piece"] is None else repr(token["piece"])
+    piece = token["piece"] or ""
     return [precise(token["product"] or 0.0), x, delta, str(token["position"]), piece, source, " ".join(text.split())]

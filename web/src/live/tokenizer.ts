@@ -1,10 +1,10 @@
 // A text to ids and back, by the parts that Python wrote (html/live_tokenizer.py). Python's `tokenizers` library is the judge.
 
+import { pieceText } from "../hidden_letters";
 import { cutter, LETTERS, literally, normalized, type NormalizerPart, type WordPart } from "./text_parts";
 import { encoderOf, type EncoderPart } from "./word_encoders";
 
 const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
-const HIDDEN = /[\p{C}\p{Z}]/u; // characters that do not show
 const BYTE = /^<0x[0-9A-Fa-f]{2}>$/;
 
 type WritingPart =
@@ -118,16 +118,9 @@ export class Tokenizer {
   shown(id: number): string {
     const bytes = this.bytes(id);
     try {
-      return Array.from(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes), escaped).join("");
+      return pieceText(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes));
     } catch {
       return `<${Array.from(bytes, (b) => b.toString(16).toUpperCase().padStart(2, "0")).join(" ")}>`;
     }
   }
-}
-
-function escaped(c: string): string {
-  if (c === " ") return "·";
-  if (!HIDDEN.test(c)) return c;
-  const code = c.codePointAt(0) ?? 0, short = { 9: "\\t", 10: "\\n", 13: "\\r" }[code];
-  return short ?? (code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : code < 0x10000 ? `\\u${code.toString(16).padStart(4, "0")}` : `\\U${code.toString(16).padStart(8, "0")}`);
 }
