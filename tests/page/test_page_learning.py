@@ -1,6 +1,7 @@
 """A run of training on the page: one step is shown in every picture, and a cell's gradient is the sum that Python gives."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from browser import download_page, open_file, open_offline_tab, open_tab, serve_
 from pellucid.documents.training import TrainingDocument, training_document
 from pellucid.documents.why import tile_document, why_document
 from pellucid.messages import phrases, speaking
+from pellucid.runs.answers import piece_of, visible
 from test_page_access import AXE, VIOLATIONS
 from test_page_exhibits import DRAWN, PANELS
+from test_page_layout import complaints
 from watched_runs import WATCHED, watched_run
 
 WEIGHT, CELL = "layers.1.ffn.down.weight", (5, 17)
@@ -111,6 +114,55 @@ def test_axe_finds_nothing(browser: Browser, film: str, dark: bool, width: int) 
         tab.page.evaluate(AXE.read_text(encoding="utf-8"))
         assert (wrong := tab.page.evaluate(VIOLATIONS)) == [], json.dumps(wrong, ensure_ascii=False)
         assert not tab.page.evaluate("document.documentElement.scrollWidth > innerWidth")
+
+
+@pytest.mark.parametrize(("dark", "lang"), [(False, "en"), (True, "zh")])
+def test_nothing_is_cut_on_a_phone_and_a_tablet(browser: Browser, film: str, dark: bool, lang: str) -> None:
+    """Of the run, and of one with many lines in a picture and many points in a plane."""
+
+    def many(route: Route) -> None:
+        document = route.fetch().json()
+        for p in document["panels"]:
+            if p["kind"] == "lines":
+                p["series"] = [s | {"name": f"{s['name']} {n}"} for s in p["series"] for n in range(5)]
+            if p["kind"] == "plane":
+                p["points"] = [q | {"name": f"词 word {n}", "moved": None} for q in p["points"] for n in range(4)]
+        route.fulfill(json=document)
+
+    with open_tab(browser, film, color_scheme="dark" if dark else "light") as tab:
+        place = {"view": "learning", "trained": 8, "weight": f"{WEIGHT} 5,17"}
+        for crowded in (False, True):
+            if crowded:
+                tab.page.route("**/api/training?*", many)
+            tab.go(lang, **place)
+            expect(tab.page.locator("[data-gradient]")).to_have_count(1)
+            tab.settle()
+            for width in (390, 768):
+                tab.page.set_viewport_size({"width": width, "height": 900})
+                tab.settle()
+                assert [c for c in complaints(tab.page) if not c.startswith("column")] == []  # a matrix names its rows alone
+        names = [t.rpartition(" ")[2] for t in tab.page.locator("[data-panel=lines] svg .name").all_text_contents()]
+        assert {"0", "1", "2", "3", "4"} <= set(names) and len(names) > 25
+        assert tab.page.locator("[data-panel=plane] [data-named]").count() > 20
+        moved = tab.page.locator("[data-moved]").first.evaluate("e => getComputedStyle(e).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", moved))) < 384) == dark  # a cell near 0 is as dark as the page
+        tab.page.eval_on_selector("[data-panel=lines] svg", "e => e.setAttribute('viewBox', '0 0 460 120')")  # the picture that it was
+        assert any(text.startswith("cut by") for text in complaints(tab.page))
+
+
+def test_a_piece_is_written_as_on_every_view(browser: Browser, film: str, run: pellucid.Run) -> None:
+    """Half of a letter by its bytes, a space as a point: in the table, the texts and the pattern."""
+    tokenizer = run.tokenizer
+    assert tokenizer is not None
+    why = run.why(WEIGHT, CELL, 8)
+    ids = [token.id for token in why.tokens[:20]]
+    written = [visible(piece_of(tokenizer, i)) for i in ids]
+    assert any(text.startswith("<") for text in written) and "·" in written
+    with open_tab(browser, film) as tab:
+        tab.go(view="learning", trained=8, weight=f"{WEIGHT} 5,17")
+        expect(tab.page.locator("[data-gradient]")).to_have_count(1)
+        assert tab.page.locator("[data-product] td:first-child").all_inner_texts() == written
+        assert "\ufffd" not in tab.page.inner_text("main")
 
 
 def test_a_saved_file_has_every_step(browser: Browser, film: str, run: pellucid.Run, tmp_path: Path) -> None:

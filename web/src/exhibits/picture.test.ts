@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 import { parsed, changeText, read as readEdits, written as writtenEdits } from "../run/edits";
 import { read as readPlace } from "../link";
 import { address, read, written } from "./address";
+import { besidePoints } from "./names";
 import { axis, letters, lined, nested, screens, shortened, spread, writer } from "./picture";
 
 const box = (name: string, depth: number) => ({ name, note: "", depth: depth, marked: false });
@@ -23,6 +24,18 @@ describe("pictures of exhibits", () => {
     expect(spread([10, 12, 90], 14, 100)).toEqual([10, 24, 90]);
     expect(spread([95, 96], 14, 100)).toEqual([86, 100]);
     expect(spread([96, 95], 14, 100)).toEqual([100, 86]);
+  });
+  it("name points on no other name and on no point", () => {
+    const frame = { left: 0, right: 460, top: 0, bottom: 340 }, points = Array.from({ length: 60 }, (_, i) => ({ x: 150 + 90 * Math.cos(i * i), y: 170 + 70 * Math.sin(3 * i), name: `word ${i}` }));
+    const spots = besidePoints(points, points, frame, [], [[150, 170, 240, 170]]), boxes = spots.flatMap((s) => (s ? [s.box] : []));
+    const upon = (all: typeof boxes): number => all.reduce((n, a, i) => n + all.slice(i + 1).filter((b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom).length, 0);
+    expect([boxes.length > 35, upon(boxes)]).toEqual([true, 0]);
+    expect(boxes.filter((b) => points.some(({ x, y }) => x > b.left && x < b.right && y > b.top && y < b.bottom))).toEqual([]);
+    expect(boxes.every((b) => b.left >= 0 && b.right <= 460 && b.top >= 0 && b.bottom <= 340)).toBe(true);
+    expect(upon(points.map(({ x, y }) => ({ left: x + 8, right: x + 60, top: y - 8, bottom: y + 7 })))).toBeGreaterThan(20); // the mutant: each right of its point
+    const same = { x: 50, y: 50, name: "1.0" }, two = besidePoints([same, same], [same], frame, [], []);
+    expect([two[0]?.far, two[1]?.far, two[0]?.x === two[1]?.x]).toEqual([false, false, false]);
+    expect(besidePoints([{ ...same, name: "a name that is wider than all of it" }], [], { ...frame, right: 100 }, [], [])).toEqual([null]);
   });
   it("shorten names by the room that they take", () => {
     expect([letters("a残差"), shortened("a残差连接", 9), shortened("a残差连接", 7), shortened("with norms", 6)]).toEqual([5, "a残差连接", "a残差…", "with …"]);
