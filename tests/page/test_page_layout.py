@@ -1,4 +1,4 @@
-"""The layout in windows of any width: no scrolling sideways, no text upon text, no column without a heading, in every view.
+"""The layout in windows of any width: no scrolling sideways, no text upon text or cut off, no column without a heading, in every view.
 
 A view is in one of the two languages by turns, with PELLUCID_FULL=1 in each.
 """
@@ -24,6 +24,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "tile": {"tensor": "layers.0.attn.scores", "cell": "0,1,2,1"},
     "large tile": {"tensor": "logits", "cell": "0,4,4060"},
     "attention": {"view": "attention"},
+    "stages": {"view": "attention", "prompt": "中华人民共和国 capital"},
     "latent": {"view": "attention", **DEEPSEEK},
     "experts": {"view": "experts", **DEEPSEEK},
     "next": {"view": "next", "sampling": "temperature:2 top_k:40"},
@@ -76,6 +77,16 @@ UPON = """() => {
   });
   return pairs;
 }"""
+# Texts of a picture that lie outside it, where they are not drawn.
+CUT = """() => [...document.querySelectorAll("main svg")].filter(s => s.checkVisibility()).flatMap(svg => {
+  const own = svg.getBoundingClientRect();
+  if (getComputedStyle(svg).overflow === "visible") return [];
+  return [...svg.querySelectorAll("text")].filter(t => t.textContent.trim() && t.checkVisibility()).flatMap(t => {
+    const b = t.getBoundingClientRect();
+    const out = Math.max(own.left - b.left, b.right - own.right, own.top - b.top, b.bottom - own.bottom);
+    return out > 4 ? [`cut by ${Math.round(out)} px: ${t.textContent.trim().slice(0, 40)}`] : [];
+  });
+})"""
 # Columns with a text in a cell and none in their heading.
 UNHEADED = """() => [...document.querySelectorAll("table")].filter(t => t.checkVisibility()).flatMap(table => {
   const spread = row => [...row.cells].flatMap(c => Array.from({ length: c.colSpan }, () => c));
@@ -95,7 +106,7 @@ def complaints(page: Page) -> list[str]:
     page.evaluate("new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))")
     over = page.evaluate(SIDEWAYS)
     wrong = [f"{over} px wider than the window"] if over > 0 else []
-    return wrong + [f"upon: {pair}" for pair in page.evaluate(UPON)] + page.evaluate(UNHEADED)
+    return wrong + [f"upon: {pair}" for pair in page.evaluate(UPON)] + page.evaluate(CUT) + page.evaluate(UNHEADED)
 
 
 @pytest.mark.parametrize(("name", "lang"), CASES)
@@ -119,13 +130,14 @@ MUTANTS = {
     "main .caption": ("e.style.minWidth = '1600px'", "wider than the window"),
     ".reading": ("e.style.marginBottom = '-3rem'", "upon: "),
     "thead th": ("e.textContent = ''", "column 0 of"),
+    "svg text": ("e.textContent += 'm'.repeat(300)", "cut by "),
 }
 
 
 @pytest.mark.parametrize("selector", MUTANTS)
 def test_each_rule_sees_what_breaks_it(tab: Tab, selector: str) -> None:
     change, complaint = MUTANTS[selector]
-    tab.go(prompt=PROMPT, **(PLACES["tile"] if selector == ".reading" else {}))
+    tab.go(prompt=PROMPT, **(PLACES["tile"] if selector == ".reading" else PLACES["attention"] if selector == "svg text" else {}))
     if selector == ".reading":
         tab.page.wait_for_selector("[data-sum]")
     tab.settle()
