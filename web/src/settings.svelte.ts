@@ -1,5 +1,6 @@
 // Settings that outlive the page: language, theme, whether colours go by the root of magnitudes and the residual stream has one scale, the tour's station, and whether the story was offered and answered. The language comes from ?lang=, else the stored one, else the browser's.
 
+import { flush } from "./address";
 import type { Scheme } from "./draw/colour";
 import { embedded } from "./live/present";
 import { recorded } from "./run/recorded";
@@ -32,6 +33,7 @@ export function apply(): void {
 export function choose(change: Partial<typeof settings>): void {
   Object.assign(settings, change);
   for (const [key, value] of Object.entries(change)) keep(key, String(value));
+  flush();
   const address = new URL(location.href);
   if (change.language && address.searchParams.has("lang")) { // which would be read first when the address is opened again
     address.searchParams.set("lang", change.language);

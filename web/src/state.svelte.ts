@@ -1,6 +1,7 @@
 // One selection for all views, held in the address: model, prompt, step, block, head, position, tensor, cell.
 
 import { untrack } from "svelte";
+import { flush, forget, push, replace } from "./address";
 import { framed, served } from "./live/present";
 import { kept, models, start, tensors, weights } from "./run/api";
 import { recorded } from "./run/recorded";
@@ -44,8 +45,8 @@ export function go(change: Partial<Place>): void {
   Object.assign(place, change);
   const address = `#${written(place)}`;
   if (framed) return;
-  if (station) history.pushState(null, "", address);
-  else history.replaceState(null, "", address);
+  if (station) push(address);
+  else replace(address);
 }
 
 // A place as a stop of a trail.
@@ -76,7 +77,9 @@ export const refreshModels = (): Promise<void> => models().then((answer) => { no
 
 export async function open(): Promise<void> {
   Object.assign(place, read(recorded && location.hash.length < 2 ? recorded.place : location.hash));
+  addEventListener("pagehide", flush);
   addEventListener("popstate", () => {
+    forget();
     const before = { ...place };
     Object.assign(place, read(location.hash));
     settle();
@@ -153,7 +156,7 @@ function take(run: Run): void {
   if (now.models.some((m) => m.name === run.model)) void weights(run.model, own).then((all) => { if (now.run?.run === run.run) now.weights = all.filter((w) => run.values && w.shape.length > 0).map((w) => asTensor(run.model, own, w)); }, () => undefined);
   if (place.with !== switches.written(run.switches)) { // as the server read them
     place.with = switches.written(run.switches);
-    if (!framed) history.replaceState(null, "", `#${written(place)}`);
+    if (!framed) replace(`#${written(place)}`);
   }
   keepSelection(run);
   if (place.step > 0) void turn(place.step);

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { OFF, drawToken, ranked, stages, type Sampling } from "./stages";
+import { OFF, descending, drawToken, ranked, stages, type Sampling } from "./stages";
 import { uniform } from "./uniform";
 import vectors from "./vectors.json";
 
@@ -27,6 +27,26 @@ it("gives every token its span of the draw", () => {
   const s = { ...OFF, seed: 4 }, found = drawToken(stages([0, 0, 0, 0], s, { prompt: [], output: [] }), s, 0);
   expect(found.u).toBe(uniform(4, 0));
   expect([found.low, found.high]).toEqual([found.id / 4, (found.id + 1) / 4]);
+});
+
+it("keeps its order through a temperature, and cuts equal numbers by their ids", () => {
+  let state = 7;
+  const draw = (): number => (state = (state * 48271) % 2147483647) / 2147483647;
+  const nothing = { prompt: [], output: [] };
+  let split = 0; // cuts that a prefix of the order would get wrong
+  for (const temperature of [1e-30, 1e-9, 0.01, 0.7, 1, 3, 1e9]) {
+    const logits = Float64Array.from({ length: 300 }, (_, i) => Math.fround(i === 5 ? 1000 : i % 3 === 0 ? Math.floor(5 * draw()) : 2 + 1e-6 * draw())); // many are equal, and more behind a temperature
+    const scaled = stages(logits, { ...OFF, temperature }, nothing).find((m) => m.name === (temperature === 1 ? "logits" : "temperature"))?.values ?? new Float64Array(), sorted = ranked(scaled);
+    const order = descending(stages(logits, { ...OFF, temperature }, nothing));
+    expect([...order].map((id) => scaled[id])).toEqual([...sorted].map((id) => scaled[id]));
+    for (const k of [1, 2, 7, 100, 150, 299, 300, 400]) {
+      const kept = stages(logits, { ...OFF, temperature, top_k: k, top_p: 0.999999 }, nothing), cut = kept.find((m) => m.name === "top_k");
+      expect([...(cut?.values ?? [])].flatMap((x, id) => (x > -Infinity ? [id] : [])), `${temperature} ${k}`).toEqual([...sorted.subarray(0, k)].sort((a, b) => a - b));
+      expect(cut?.kept).toBe(Math.min(k, sorted.length));
+      if (cut && [...order.subarray(0, k)].sort((a, b) => a - b).join() !== [...sorted.subarray(0, k)].sort((a, b) => a - b).join()) split++;
+    }
+  }
+  expect(split).toBeGreaterThan(5);
 });
 
 describe("ranks", () => {

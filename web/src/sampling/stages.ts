@@ -18,6 +18,7 @@ export type Name = "logits" | "repetition" | "presence" | "frequency" | "tempera
 // A number for each token of the vocabulary; -Infinity, of probabilities 0, for those that were cut.
 export interface Stage { name: Name; values: Float64Array; kept: number }
 
+const exactly = (n: number): number => n;
 const COLDEST = 1e-30; // a colder temperature overflows float32
 
 type Change = (x: Float64Array, s: Sampling, h: History, round: (n: number) => number) => Float64Array;
@@ -40,19 +41,20 @@ const CHANGES: [Name & keyof Sampling, Change][] = [
   }],
   ["temperature", (x, s, _, round) => {
     const top = greatest(x), t = round(Math.max(s.temperature, COLDEST));
-    for (let i = 0; i < x.length; i++) x[i] = round(round((x[i] ?? 0) - top) / t);
+    if (round === Math.fround) for (let i = 0; i < x.length; i++) x[i] = Math.fround(Math.fround((x[i] ?? 0) - top) / t); // a call of `round` costs as much as the rest
+    else for (let i = 0; i < x.length; i++) x[i] = ((x[i] ?? 0) - top) / t;
     return x;
   }],
 ];
 
-// Each cut keeps the first ids of `order`, the ids from the likeliest down.
+// Each cut keeps the first ids of `order`, the ids from the likeliest down, of which equal ones may stand in any order.
 const CUTS: [Name & keyof Sampling, (x: Float64Array, setting: number, order: Uint32Array, round: (n: number) => number) => Uint32Array][] = [
-  ["top_k", (_, k, order) => order.subarray(0, k)],
+  ["top_k", (x, k, order) => first(x, order, k)],
   ["top_p", (x, p, order) => {
-    const top = x[order[0] ?? 0] ?? 0, total = sum(powers(x, top));
+    const { values, total } = powers(x);
     let mass = 0, k = 0;
-    while (k < order.length && (k === 0 || mass < p * total)) mass += Math.exp((x[order[k++] ?? 0] ?? 0) - top);
-    return order.subarray(0, k);
+    while (k < order.length && (k === 0 || mass < p * total)) mass += values[order[k++] ?? 0] ?? 0;
+    return first(x, order, k);
   }],
   ["min_p", (x, share, order, round) => {
     const least = round((x[order[0] ?? 0] ?? 0) + Math.log(share));
@@ -62,11 +64,25 @@ const CUTS: [Name & keyof Sampling, (x: Float64Array, setting: number, order: Ui
   }],
 ];
 
+const CUT = new Set<Name>(CUTS.map(([name]) => name));
+
 // Loops, since a slider's frame is 16 ms and a method that calls a function for each of 152,000 numbers takes 3.
 function greatest(x: Float64Array): number {
   let most = -Infinity;
   for (let i = 0; i < x.length; i++) if ((x[i] ?? 0) > most) most = x[i] ?? 0;
   return most;
+}
+
+// The first k ids of an order; of the equal ones among which it ends, those with the lowest ids.
+function first(x: Float64Array, order: Uint32Array, k: number): Uint32Array {
+  const last = x[order[k - 1] ?? 0];
+  if (k < 1 || k >= order.length || x[order[k] ?? 0] !== last) return order.subarray(0, k);
+  let from = k - 1, to = k;
+  while (from > 0 && x[order[from - 1] ?? 0] === last) from--;
+  while (to < order.length && x[order[to] ?? 0] === last) to++;
+  const own = order.slice();
+  own.subarray(from, to).sort();
+  return own.subarray(0, k);
 }
 
 function sum(x: Float64Array): number {
@@ -75,10 +91,17 @@ function sum(x: Float64Array): number {
   return all;
 }
 
-function powers(x: Float64Array, top: number): Float64Array {
-  const e = new Float64Array(x.length);
-  for (let i = 0; i < x.length; i++) if ((x[i] ?? 0) > -Infinity) e[i] = Math.exp((x[i] ?? 0) - top);
-  return e;
+const POWERS = new WeakMap<Float64Array, { values: Float64Array; total: number }>();
+
+// e to what each number is less than the greatest, and the sum of it; of an array that does not change any more, computed once.
+export function powers(x: Float64Array): { values: Float64Array; total: number } {
+  const known = POWERS.get(x);
+  if (known) return known;
+  const values = new Float64Array(x.length), top = greatest(x);
+  for (let i = 0; i < x.length; i++) if ((x[i] ?? 0) > -Infinity) values[i] = Math.exp((x[i] ?? 0) - top);
+  const made = { values, total: sum(values) };
+  POWERS.set(x, made);
+  return made;
 }
 
 // Ids from the likeliest down, of equals the lower first, without those of -Infinity. They are sorted by the bits of the nearest float32,
@@ -125,23 +148,45 @@ export function ranking(x: ArrayLike<number> & object): Uint32Array {
   return order;
 }
 
-// Every stage that the settings switch on, in order. At temperature 0 there are no cuts and no probabilities. wide: logits are float64.
+// The ids of a stage's numbers before the cuts from the likeliest down. A temperature keeps the order, so it is that of the numbers before it; those that it made equal may stand in any order.
+export function descending(all: readonly Stage[]): Uint32Array {
+  const at = all.findLastIndex((m) => !CUT.has(m.name) && m.name !== "probabilities"), own = all[at], before = all[at - 1];
+  if (!own) return new Uint32Array();
+  if (own.name !== "temperature" || !before) return ranking(own.values);
+  const order = ranking(before.values);
+  let count = order.length;
+  while (count > 0 && own.values[order[count - 1] ?? 0] === -Infinity) count--; // too cold for a number
+  return order.subarray(0, count);
+}
+
+// The last numbers of each change, for the sliders of others.
+const LAST = new Map<Name, { from: Float64Array; setting: number; history: History; round: (n: number) => number; made: Float64Array }>();
+
+function changed(name: Name & keyof Sampling, change: Change, from: Float64Array, s: Sampling, history: History, round: (n: number) => number): Float64Array {
+  const last = LAST.get(name), setting = s[name];
+  if (last && last.from === from && last.setting === setting && last.history === history && last.round === round) return last.made;
+  const made = change(from.slice(), s, history, round);
+  LAST.set(name, { from, setting, history, round, made });
+  return made;
+}
+
+// Every stage that the settings switch on, in order. At temperature 0 there are no cuts and no probabilities. wide: logits are float64. Float64 logits are the first stage's own.
 export function stages(logits: ArrayLike<number>, s: Sampling, h: History, wide = false): Stage[] {
-  const round = wide ? (n: number) => n : Math.fround;
-  let x: Float64Array = new Float64Array(logits);
+  const round = wide ? exactly : Math.fround;
+  let x: Float64Array = logits instanceof Float64Array ? logits : new Float64Array(logits);
   const out: Stage[] = [{ name: "logits", values: x, kept: x.length }], greedy = s.temperature === 0;
   for (const [name, change] of CHANGES) {
     if (s[name] === OFF[name] || (name === "temperature" && greedy)) continue;
-    x = change(x.slice(), s, h, round);
+    x = changed(name, change, x, s, h, round);
     out.push({ name, values: x, kept: x.length });
   }
   if (greedy) return out;
   let order: Uint32Array | undefined;
   for (const [name, cut] of CUTS) {
     if (s[name] === OFF[name]) continue;
-    order = cut(x, s[name], order ?? ranking(x), round);
+    order = cut(x, s[name], order ?? descending(out), round);
     const cutting = new Float64Array(x.length).fill(-Infinity);
-    for (const id of order) cutting[id] = x[id] ?? 0;
+    for (let i = 0; i < order.length; i++) cutting[order[i] ?? 0] = x[order[i] ?? 0] ?? 0;
     x = cutting;
     out.push({ name, values: x, kept: order.length });
   }
@@ -149,10 +194,10 @@ export function stages(logits: ArrayLike<number>, s: Sampling, h: History, wide 
 }
 
 export function probabilities(x: Float64Array): Stage {
-  const values = powers(x, greatest(x)), total = sum(values);
+  const e = powers(x), powered = e.values, total = e.total, values = new Float64Array(x.length);
   let kept = 0;
   for (let i = 0; i < values.length; i++) {
-    values[i] = (values[i] ?? 0) / total;
+    values[i] = (powered[i] ?? 0) / total;
     if ((x[i] ?? 0) > -Infinity) kept++;
   }
   return { name: "probabilities", values, kept };
