@@ -147,6 +147,8 @@ def layer_heads(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     own = weight.view(x.shape[-2:])
     if native.fits_norm(x, own):
         y = native.norm(x, own, None, eps, centred=True)
+    elif gpu.fits_norm(x, own):
+        y = gpu.norm(x, own, None, eps, centred=True)
     else:
         w = torch.nn.functional.layer_norm(x.to(wide(x.dtype)), x.shape[-1:], eps=eps)
         y = (w * own.to(w.dtype)).to(x.dtype)
