@@ -285,9 +285,7 @@ class Config:
     layers: tuple[Layer, ...]
     tied: bool = False
     eps: float = 1e-5
-    norm: str = (
-        "rms"  # or "rms offset": weight counts from 1 (Gemma), "rms, no weight", "layer", "layer, no bias", "layer, no weight", "none"
-    )
+    norm: str = "rms"  # "rms offset": weight counts from 1 (Gemma); "rms, no weight", "layer", "layer, no bias", "layer, no weight", "none"
     positions: int | None = None  # tokens that learned positions reach, or sinusoids
     logit_scale: float = 1.0  # of the rows that the head reads (T5)
     logit_factor: float = 1.0  # of the logits (Granite, Command R)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+import pellucid
 from judge import KINDS, promoted, prompts
 from pellucid import config as c
 from pellucid import ops
@@ -96,8 +97,12 @@ def test_the_text_model_is_read_and_saved_alone(multimodal: tuple[str, Path, Ten
         assert far(hf(*prompts("gemma4_text")).logits, logits) < 1e-4  # with its islands of float32
 
 
-def test_a_published_file() -> None:
+def test_a_published_file(tmp_path: Path) -> None:
     """Every sixth layer is full: its heads are twice as wide, of which a quarter turns, and its values are its keys."""
+    (tmp_path / "config.json").write_text(json.dumps(GEMMA_4_31B))
+    counted = pellucid.count(tmp_path, context=8192).numbers
+    assert counted["parameters.total"].value == 30_697_345_280
+    assert counted["cache.bytes"].value == 50 * 1024 * 16_384 + 10 * 8192 * 8192
     cfg = understand(GEMMA_4_31B)[1]
     with torch.device("meta"):
         model = build(cfg)

@@ -103,9 +103,9 @@ def bytes_counted(ranks: Ranks, families: Sequence[str]) -> Measured:
 
 MORE = (
     "bloom", "phi3", "gemma2", "opt", "gptj", "cohere: as Command R+", "granitemoehybrid", "falcon_h1", "qwen3_5_text", "lfm2", "bert",
-    "t5", "marian", "gpt_oss", "llama4_text", "falcon", "olmo2",
+    "t5", "marian", "gpt_oss", "llama4_text", "falcon", "olmo2", "gemma4_text: half turns, stretched",
 )  # fmt: skip
-"""Families with other parts: slopes, sinks, one norm for two parts, norms of own weights, states, encoders, and two that are refused."""
+"""Families with other parts: slopes, sinks, one norm for two parts, values from keys, states, encoders, and two that are refused."""
 
 
 def forwards(ranks: Ranks) -> Measured:

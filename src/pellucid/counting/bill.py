@@ -129,7 +129,8 @@ class Bill:
 def part_of(path: str, active: Fraction) -> str:
     """Return the part that a weight belongs to.
 
-    embed, positions, attn or what stands in its place, cross, ffn, experts, shared, router, norms or head.
+    embed, positions, attn or what stands in its place, cross, ffn, experts, shared, router, norms or head. A block's own factor is of its
+    norms.
     """
     parts = path.split(".")
     owner = parts[-2] if len(parts) > 1 else parts[0]
@@ -138,6 +139,8 @@ def part_of(path: str, active: Fraction) -> str:
     if "layers" not in parts:
         return parts[1] if parts[0] in ("encoder", "decoder") else parts[0]
     inner = parts[parts.index("layers") + 2 :]
+    if len(inner) == 1:
+        return "norms"
     if inner[0] in (*MIXERS, "cross"):
         return inner[0]
     if active != 1:
