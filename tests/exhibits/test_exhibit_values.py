@@ -54,6 +54,7 @@ def broken(shown: Exhibit, settings: Settings, switched: bool = True) -> list[st
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=written)
 @pytest.mark.quick(6)
+@pytest.mark.timeout(3000 if FULL else 300)  # the most steps of training, twice, beside other work
 def test_claims_hold_at_every_value(name: str, settings: Settings) -> None:
     assert broken(find(name), settings, switched=FULL) == []
 

@@ -99,7 +99,7 @@ def saved(model: nn.Module, folder: Path, number: int) -> SavedWeights:
     write(path, weights_of(model))
     made, own = path.read_bytes(), read_header(path)
     moved = sum(int((read_tensor(own[name]) != read_tensor(entry)).sum()) for name, entry in first.items())
-    return SavedWeights(sum(read_tensor(e).numel() for e in own.values()), len(made), hashlib.sha256(made).hexdigest()[:16], moved)
+    return SavedWeights(sum(read_tensor(e).numel() for e in own.values()), len(made), hashlib.sha256(made).hexdigest()[:8], moved)
 
 
 def patterns_of(model: nn.Module, prompt: str) -> Tensor:

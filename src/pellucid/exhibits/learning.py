@@ -19,7 +19,7 @@ from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, TablePanel, way
 from pellucid.messages import say
 
-PROMPT, SHOWN = "The capital of France is", 8
+PROMPT, SHOWN = "The capital of France is", 5
 FILE = ("exhibit.learning.when", "exhibit.learning.parameters", "exhibit.learning.bytes", "exhibit.learning.hash", "exhibit.learning.moved")
 WORDS = (" capital", " the", " of", " is")  # tokens of the small tokenizer
 CELL = ("exhibit.learning.token", "exhibit.learning.before", "exhibit.learning.x", "exhibit.learning.delta", "exhibit.learning.product")
@@ -30,8 +30,6 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     run = watched_training(steps, PROMPT, word, e.on(RATE, 0.0))
     losses = list(means(run.losses))
     yield LinePanel(say("exhibit.learning.loss"), say("exhibit.learning.step"), steps_shown(steps), {say("exhibit.learning.mean"): losses})
-    columns = [say("exhibit.learning.step"), say("exhibit.learning.text", prompt=PROMPT)]
-    yield TablePanel(say("exhibit.learning.texts"), columns, run.texts[::2])
     whens = (
         say("exhibit.learning.untrained"),
         say("exhibit.learning.used"),
@@ -51,14 +49,16 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     for when, pattern in zip((0, steps), run.patterns, strict=True):
         values = pattern[block, head].tolist()
         yield MatrixPanel(say("exhibit.learning.map", path=path, head=head, step=when), pieces, pieces, values, scale="share")
-    places, share = on_plane(run.rows, run.table)
-    names = [str(step) for step in (0, *at)]
-    title = say("exhibit.learning.way", word=word, share=share)
-    yield PlanePanel(title, say("exhibit.learning.first"), say("exhibit.learning.second"), way(names, places))
     rows, others = contributions(run.why, SHOWN)
     every = [*rows, (say("exhibit.learning.others"), "", None, None, others)]
     cell = ", ".join(map(str, run.why.cell))
     yield TablePanel(say("exhibit.learning.why", weight=WEIGHT, cell=cell, step=steps), list(map(say, CELL)), every)
+    columns = [say("exhibit.learning.step"), say("exhibit.learning.text", prompt=PROMPT)]
+    yield TablePanel(say("exhibit.learning.texts"), columns, run.texts[::2])
+    places, share = on_plane(run.rows, run.table)
+    names = [str(step) for step in (0, *at)]
+    title = say("exhibit.learning.way", word=word, share=share)
+    yield PlanePanel(title, say("exhibit.learning.first"), say("exhibit.learning.second"), way(names, places))
     yield e.claim("falls", fell(losses), first=losses[0], last=losses[-1], steps=steps)
     least = min(run.steps[-1].changes.values())
     yield e.claim("moves", least > 0, parts=len(parts), least=least)
