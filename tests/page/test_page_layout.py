@@ -1,4 +1,4 @@
-"""The layout in windows of any width: no scrolling sideways, no text upon text or cut off, no column without a heading, in every view.
+"""The layout in windows of any width: no scrolling sideways, no text upon text, cut or tiny, no column without a heading, in every view.
 
 A view is in one of the two languages by turns, with PELLUCID_FULL=1 in each.
 """
@@ -87,6 +87,11 @@ CUT = """() => [...document.querySelectorAll("main svg")].filter(s => s.checkVis
     return out > 4 ? [`cut by ${Math.round(out)} px: ${t.textContent.trim().slice(0, 40)}`] : [];
   });
 })"""
+# Texts of a picture that are drawn smaller than 8.5 pixels, since the picture was made smaller.
+TINY = """() => [...document.querySelectorAll("main svg text")].filter(t => t.checkVisibility() && t.textContent.trim()).flatMap(t => {
+  const size = parseFloat(getComputedStyle(t).fontSize) * Math.hypot(t.getScreenCTM().a, t.getScreenCTM().b);
+  return size < 8.5 ? [`tiny, ${size.toFixed(1)} px: ${t.textContent.trim().slice(0, 40)}`] : [];
+})"""
 # Columns with a text in a cell and none in their heading.
 UNHEADED = """() => [...document.querySelectorAll("table")].filter(t => t.checkVisibility()).flatMap(table => {
   const spread = row => [...row.cells].flatMap(c => Array.from({ length: c.colSpan }, () => c));
@@ -106,7 +111,7 @@ def complaints(page: Page) -> list[str]:
     page.evaluate("new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))")
     over = page.evaluate(SIDEWAYS)
     wrong = [f"{over} px wider than the window"] if over > 0 else []
-    return wrong + [f"upon: {pair}" for pair in page.evaluate(UPON)] + page.evaluate(CUT) + page.evaluate(UNHEADED)
+    return wrong + [f"upon: {pair}" for pair in page.evaluate(UPON)] + page.evaluate(CUT) + page.evaluate(TINY) + page.evaluate(UNHEADED)
 
 
 @pytest.mark.parametrize(("name", "lang"), CASES)
@@ -131,13 +136,14 @@ MUTANTS = {
     ".reading": ("e.style.marginBottom = '-3rem'", "upon: "),
     "thead th": ("e.textContent = ''", "column 0 of"),
     "svg text": ("e.textContent += 'm'.repeat(300)", "cut by "),
+    "svg text.name": ("e.style.fontSize = '8px'", "tiny, "),
 }
 
 
 @pytest.mark.parametrize("selector", MUTANTS)
 def test_each_rule_sees_what_breaks_it(tab: Tab, selector: str) -> None:
     change, complaint = MUTANTS[selector]
-    tab.go(prompt=PROMPT, **(PLACES["tile"] if selector == ".reading" else PLACES["attention"] if selector == "svg text" else {}))
+    tab.go(prompt=PROMPT, **(PLACES["tile"] if selector == ".reading" else PLACES["attention"] if selector.startswith("svg text") else {}))
     if selector == ".reading":
         tab.page.wait_for_selector("[data-sum]")
     tab.settle()

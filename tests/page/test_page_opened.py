@@ -211,6 +211,12 @@ def test_a_token_without_a_piece_has_its_id_in_every_place(tmp_path: Path, brows
         tab.go(view="cache", prompt="#3 5 7", steps=2)
         page.wait_for_selector("main li > bdi")
         assert page.locator("main li > bdi").all_inner_texts()[:4] == ["#3", "#5", "#7", ids[0]]
+        tab.go(view="next", prompt="#3 5 7", steps=2, trial="temperature:0.5")
+        page.wait_for_selector("[data-layer]")
+        tab.settle()
+        assert ids[0] in page.inner_text("[data-took]")
+        for key in ("page.added", "page.lens.rank"):
+            assert page.get_by_text(phrases("en")[key].replace("{piece}", ids[0])).count() > 0
 
 
 def test_a_family_that_the_page_was_built_without(tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,13 +71,13 @@ def test_ten_movements_of_each_slider_leave_no_node(moving: Tab) -> None:
 def test_movements_are_coalesced(moving: Tab) -> None:
     page = moving.page
     page.evaluate("window.__written = 0")
-    asked = len(moving.requests)
+    before = len(moving.requests)
     took = move(moving, "temperature", [0.5 + 0.05 * (i % 20) for i in range(57)])
     assert 1 <= page.evaluate("window.__written") <= 2 + took / 250 < 40
     moving.settle()
     assert "temperature%3A1.3" in page.evaluate("location.hash")
     assert page.input_value("#set-temperature") == "1.3"
-    assert len(moving.requests) - asked <= 2  # the text of the token where the hand rests, and not of each on the way
+    assert len(moving.requests) - before <= 2  # the text of the token where the hand rests, and not of each on the way
     move(moving, "temperature", [0.7, 0.8])
     page.click(".share .opener")
     page.evaluate("navigator.clipboard.writeText = (text) => { window.__copied = text; return Promise.resolve(); }")
