@@ -1,5 +1,6 @@
 """A run of training for people: its log and its recorded steps as panels. One step is shown, and every panel follows it."""
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -32,6 +33,7 @@ from pellucid.errors import PellucidError
 from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, TablePanel, Value, way
 from pellucid.messages import say
 from pellucid.runs.answers import piece_of, visible
+from pellucid.tokenizer.tokenizer import Tokenizer
 from pellucid.training.facts import FactHistory, read_facts
 from pellucid.training.meter import peak_of, step_seconds
 from pellucid.training.run_folder import RECIPE
@@ -203,7 +205,9 @@ def attention(run: Run, watched: list[int], shown: int) -> Iterator[Panel]:
         if head is None or before.ids != now.ids or head[0] not in patterns(now):
             continue
         path, n = head
-        pieces = [visible(piece_of(run.tokenizer, id)) for id in now.ids]
+        # Not `run.tokenizer`, which is there on the machine of the run alone.
+        tokenizer = Tokenizer(json.loads(run.objective.tokenizer.to_str()), "tokenizer.json")
+        pieces = [visible(piece_of(tokenizer, id)) for id in now.ids]
         for step, trace in ((watched[0], before), (shown, now)):
             values = patterns(trace)[path][n].tolist()
             yield MatrixPanel(say("training.pattern", path=path, head=n, step=step), pieces, pieces, values, path, "share")
