@@ -135,7 +135,7 @@ def read(
     texts = [Text(i, 0, r, list(r.prompt)) for i, r in enumerate(requests)]
     logits_of: list[list[Tensor]] = [[] for _ in texts]
     for batch in [texts] if together else [[t] for t in texts]:
-        pages = PagedCache(sum(-(-t.request.budget // size) for t in batch), size, format=format)
+        pages = PagedCache(sum(-(-t.request.budget // size) for t in batch), size, format=format, device=next(module.parameters()).device)
         forward = Forward(module, pages, deterministic=True)
         for t in batch:
             pages.angle_length[t.key] = len(t.request.prompt)

@@ -107,6 +107,11 @@ class Graphs(Plans):
     def empty_buffers(self, n: int) -> GraphBuffers:
         return GraphBuffers(n, self.pages)
 
+    def buffers_for(self, n: int) -> StepBuffers:
+        buffers = super().buffers_for(n)
+        self.cross_attention = ()  # a graph has no addresses of memories
+        return buffers
+
     def ready(self, n: int) -> bool:
         return n in self.buffers and self.buffers[n].plan is not None
 
