@@ -79,6 +79,7 @@ def test_what_is_a_number_is_computed(model: Model) -> None:
     """The mutants: infinities that leave the answer a number, and a NaN of the weights, which is no change's fault."""
     hidden = put("layers.0.attn.scores", -math.inf, T=4, S=1)
     assert math.isfinite(float(pellucid.trace(model, PROMPT, edit=[hidden]).last_logits().max()))
+    traced.require_numbers(model, pellucid.trace(model, PROMPT), [hidden])  # of a run that ended for another reason
     with swapped(traced, "require_numbers", lambda *given: None):
         run = pellucid.trace(model, PROMPT, edit=[WRONG["layers.1.attn.q"][0]])
     assert run.last_logits().isnan().all()

@@ -99,18 +99,20 @@ def trace_encoder(model: Model, recorded: Trace, steps: int, how: Mapping[str, A
 def require_numbers(model: Model, recorded: Trace, edit: Edit | None) -> None:
     """Raise a UseError that names the first tensor with a NaN, for an edit that made the last answer no number. Runs the text once more.
 
-    Does nothing if the answer is no number without the edit.
+    Does nothing if the answer is no number without the edit, or is one with it: then the run ended for another reason.
     """
+    rows = recorded.blanks or [-1]
     written = recorded.new[:-1]  # the last is of the broken answer
     if isinstance(model.module, EncoderDecoder):
         given = [torch.tensor([t], device=model.device) for t in (recorded.ids, [recorded.starts, *written])]
     else:
         given = [torch.tensor([[*recorded.ids, *(() if recorded.blanks else written)]], device=model.device)]
     with torch.no_grad():
-        if not bool(model.module(*given)[0, recorded.blanks or [-1]].isfinite().all()):
-            return
+        plain = model.module(*given)
         with watch(model, keep=nan_index, edit=edit) as records:
-            model.module(*given)
+            out = model.module(*given)
+    if not bool(plain[0, rows].isfinite().all()) or bool(out[0, rows].isfinite().all()):
+        return
     first = next((s for s in records if s.value is not None), None)
     changes = "; ".join(dict.fromkeys(c.text for c in records.changes if c in records.acted))
     if first is None:
