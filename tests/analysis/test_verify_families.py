@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import seeing as makers
 import test_gemma3
+import test_gemma4
 import test_llama4
 import test_llava
 import test_mistral3
@@ -78,6 +79,8 @@ FORMS: dict[str, Callable[[], Path]] = {
     "falcon, twelve heads": lambda: judge("falcon", "twelve heads").folder,
     "marian, two sides": lambda: judge("marian", "two sides").folder,
     "gemma3": lambda: seeing("gemma3", "gemma3_text", test_gemma3.EYES, mm_tokens_per_image=4),
+    "gemma4": lambda: seeing("gemma4", "gemma4_text", test_gemma4.EYES["gemma4"]),
+    "gemma4_unified": lambda: seeing("gemma4_unified", "gemma4_unified_text", test_gemma4.EYES["gemma4_unified"]),
     "llama4": lambda: seeing("llama4", "llama4_text", test_llama4.EYES),
     "llava": lambda: seeing("llava", "llama", test_llava.EYES),
     "mistral3": lambda: seeing("mistral3", "mistral", test_mistral3.EYES),
