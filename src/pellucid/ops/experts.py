@@ -233,7 +233,7 @@ def combine(y: Tensor, share: Tensor, order: Tensor, like: Tensor, weighted: boo
         out = gpu.combine(y, share, order, like, weighted)
     else:
         rows = y if weighted else y * share.flatten()[order, None].to(y.dtype)
-        if len(order) == share.numel() and not y.is_cpu:  # a GPU adds to one row in any order, so that two runs would differ
+        if len(order) == share.numel() and y.is_cuda and not torch.is_grad_enabled():  # it would add in any order: two runs would differ
             out = torch.empty_like(rows).index_copy(0, order, rows).view(*like.shape[:2], chosen, -1).sum(2)
         else:
             out = torch.zeros_like(like.flatten(0, 1)).index_add(0, order // chosen, rows).view_as(like)
