@@ -14,6 +14,8 @@ import torch
 
 import pellucid
 from covering import FULL
+from pellucid.analysis.small_training import trained_on
+from pellucid.api.fresh_weights import redrawn
 from pellucid.bench.machine_limits import threaded
 from pellucid.documents.exhibit import ExhibitDocument, exhibit_document, exhibit_list
 from pellucid.documents.number import number
@@ -285,6 +287,19 @@ def test_what_a_model_cannot_do_is_measured(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(file, part, put(getattr(file, part)))
     result = run_exhibit(find(name), open_single(model), open_model=open_single)
     assert "unable" in [c.key for c in result.claims if not c.holds]
+
+
+@pytest.mark.parametrize("name", ["rank", "residual", "heads", "kinds"])
+@pytest.mark.quick(4)
+def test_a_model_that_knows_nothing_is_said_to(name: str) -> None:
+    """No claim fails on a model with fresh weights: what a change takes from its answers cannot be seen."""
+    model = open_single(OTHERS[0])
+    result = run_exhibit(find(name), redrawn(model, 1), settings=few_steps(name), open_model=open_single)
+    assert result.holds and "unable" in [c.key for c in result.claims]
+    bare = redrawn(model, 1)
+    bare.files = {}
+    with pytest.raises(UseError, match=r"tokenizer\.json"):
+        trained_on(bare, 1)
 
 
 def test_refusals() -> None:

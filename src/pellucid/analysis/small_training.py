@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from pellucid import config as c
 from pellucid.api.model import Model
+from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder
 from pellucid.training.corpus import corpora, sentences, train_tokenizer
 from pellucid.training.loop import TrainingRun, batches, initialise
@@ -67,10 +68,17 @@ def train(model: Decoder, steps: int, rate: float, correction: float = 0.0, auxi
         return run, [run.one(numbers)["loss"] for numbers in numbers_of(run)]
 
 
+def objective_of(model: Model) -> Causal:
+    """Return the objective of every token in a model's own tokens. A UseError if the model came without a tokenizer.json."""
+    if "tokenizer.json" not in model.files:
+        raise UseError("train.tokenizer_file", model=model.name)
+    return Causal(Tokenizer.from_str(model.files["tokenizer.json"].decode()))
+
+
 def trained_copy(model: Model, documents: Sequence[Document], s: TrainSettings) -> Model:
     """Return a copy of a model after training on documents in its tokens. Every weight of the copy trains, none of the model."""
     module = copy.deepcopy(model.module).requires_grad_(True)
-    run = TrainingRun(module, Causal(Tokenizer.from_str(model.files["tokenizer.json"].decode())), documents, s, Path())
+    run = TrainingRun(module, objective_of(model), documents, s, Path())
     with torch.enable_grad():
         for numbers in numbers_of(run):
             run.one(numbers)

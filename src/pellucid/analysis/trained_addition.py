@@ -5,17 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 from torch import nn
 
 from pellucid.analysis.invented_questions import SEED, asking, fact_documents, plain, questions
 from pellucid.analysis.low_rank_addition import attach, drawn, merge
 from pellucid.analysis.rows import largest_gap
-from pellucid.analysis.small_training import numbers_of
+from pellucid.analysis.small_training import numbers_of, objective_of
 from pellucid.api.model import Model
 from pellucid.nn.low_rank import thinnable
 from pellucid.training.loop import TrainingRun
-from pellucid.training.objectives import Causal
 from pellucid.training.recipe import TrainSettings
 
 RATE = 1e-2  # of A and B; ten times what suits full matrices
@@ -49,7 +47,7 @@ def trained_addition(model: Model, rank: int, steps: int) -> TrainedAddition:
         attach(module, path, layer, a, b)
         trained += [a, b]
     own = Model(model.name, module, model.family, model.hf, model.tokenizer)
-    objective = Causal(Tokenizer.from_str(model.files["tokenizer.json"].decode()))
+    objective = objective_of(model)
     settings = TrainSettings(SEED, steps, len(given), RATE, warmup=5, weight_decay=0.0)
     run = TrainingRun(module, objective, fact_documents(model, given), settings, Path())
     with torch.enable_grad():

@@ -9,4 +9,6 @@ def redrawn(model: Model, seed: int) -> Model:
     """Return a model of the same configuration and tokenizer, with weights drawn by `seed` as the first ones of a run of training."""
     new = make(model.hf, f"{model.name} (seed {seed})", str(model.device), model.dtype)
     initialise(new.module, len(new.config.layers), TrainSettings.spread, seed)
-    return Model(new.name, new.module, new.family, new.hf, model._tokenizer)
+    drawn = Model(new.name, new.module, new.family, new.hf, model._tokenizer)
+    drawn.files, drawn.generation = model.files, model.generation
+    return drawn

@@ -68,9 +68,11 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     moved = e.on(moved_rows(join_by_reshape, HEADS, ROWS, WIDTH), moved_rows(join, HEADS, ROWS, WIDTH))
     plain = e.quality()
     wrong = e.on(joined_by_reshape(e.model), plain)
-    yield e.claim(
-        "reshape", moved > 0 and wrong.right < plain.right, moved=moved, rows=ROWS, right=wrong.right, plain=plain.right, of=plain.of
-    )
+    numbers = {"moved": moved, "rows": ROWS, "right": wrong.right, "of": plain.of}
+    if plain.right:
+        yield e.claim("reshape", moved > 0 and wrong.right < plain.right, plain=plain.right, **numbers)
+    else:
+        yield e.claim("unable", moved > 0 and wrong.right <= plain.right, model=e.model.name, **numbers)
     yield e.claim("count", len({*counts.values()}) == 1, width=WIDE, count=counts[COUNTS[0]], most=COUNTS[-1])
     run = e.trace(e.text("prompt"))
     pattern = next(s for s in run if s.path.endswith(".attn.pattern"))

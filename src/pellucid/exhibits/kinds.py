@@ -40,9 +40,13 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     smaller = least.token < most.token and least.read < most.read
     yield e.claim("bytes", smaller, groups=groups[0], **numbers)
     plain, one = right[groups[0]], right[groups[-1]]
-    yield e.claim("pooled", one.right < plain.right, right=one.right, plain=plain.right, of=plain.of)
     after = later[groups[-1]]
-    yield e.claim("trained", after.right > one.right, right=after.right, pooled=one.right, of=after.of, steps=steps)
+    if plain.right:
+        yield e.claim("pooled", one.right < plain.right, right=one.right, plain=plain.right, of=plain.of)
+        yield e.claim("trained", after.right > one.right, right=after.right, pooled=one.right, of=after.of, steps=steps)
+    else:
+        numbers = {"right": plain.right, "of": plain.of, "after": after.right}
+        yield e.claim("unable", one.right <= plain.right, model=e.model.name, steps=steps, **numbers)
     read = {one.kind: one for one in readings()}
     times = in_turn({kind: one.step for kind, one in read.items()})
     speeds = [(kind, one.kv_heads, one.read, one.flops, times[kind].fastest, times[kind].median) for kind, one in read.items()]

@@ -27,6 +27,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     gap, chosen, thinnest = max(one.gap for one in losses.values()), losses[own], ranks[-1]
     yield e.claim("error", e.same(gap), gap=gap, path=PATH)
     numbers = {"rank": own, "right": right[own].right, "of": plain.of, "share": chosen.share}
+    if not plain.right:
+        yield e.claim("unable", right[thinnest].right <= plain.right, right=plain.right, of=plain.of, model=e.model.name)
+        return
     if own != thinnest:  # of that one the next claim speaks
         yield e.claim("answers", right[own].right > right[thinnest].right, **numbers)
     yield e.claim("lost", right[thinnest].right < plain.right, rank=thinnest, right=right[thinnest].right, plain=plain.right)

@@ -30,8 +30,11 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     columns = [say("exhibit.residual.model"), say("exhibit.residual.right")]
     yield TablePanel(say("exhibit.residual.table"), columns, [(about, one.right) for about, one in right.items()])
     plain, one, none = right.values()
-    yield e.claim("answers", none.right < plain.right, right=none.right, plain=plain.right, of=plain.of)
-    if one.right > none.right:
+    if plain.right:
+        yield e.claim("answers", none.right < plain.right, right=none.right, plain=plain.right, of=plain.of)
+    if not plain.right:
+        yield e.claim("unable", none.right <= plain.right, right=plain.right, of=plain.of, model=e.model.name)
+    elif one.right > none.right:
         counts = {"right": one.right, "of": plain.of}
         yield e.claim("first", e.differ(one.moved(plain)), loss=one.loss, own=plain.loss, **counts)
     else:
