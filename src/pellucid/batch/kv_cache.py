@@ -130,11 +130,12 @@ class PagedCache:
         counts: Mapping[int, int] | None = None,
         longest: int | None = None,
         format: PlainRows = PLAIN,
-        device: torch.device | str = "cpu",
+        device: torch.device | str | None = None,
     ) -> None:
         each: dict[int | None, int] = {None: count} if count else {}
         each.update((counts or {}).items())
-        self.size, self.format, self.device = size, format, torch.device(device)
+        self.size, self.format = size, format
+        self.device = torch.get_default_device() if device is None else torch.device(device)
         self.longest = max(each.values()) * size if longest is None else longest
         self.allocators = {window: PageAllocator(n, size, window, -(-self.longest // size)) for window, n in each.items()}
         self.windowed = [allocator for window, allocator in self.allocators.items() if window is not None]
