@@ -7,7 +7,7 @@ import torch
 from playwright.sync_api import Browser
 
 import pellucid
-from browser import Tab, open_tab
+from browser import Tab, address_of, open_tab
 from pellucid.api.model import Model, specimens
 from pellucid.messages import phrases
 from pellucid.tracing import Trace
@@ -127,8 +127,7 @@ def test_a_tile_by_keyboard_alone(tab: Tab, runs: dict[str, Trace]) -> None:
         page.wait_for_selector(f'#reading[data-cell="{",".join(map(str, cell))}"]:not([data-value=""])')
         assert float(page.get_attribute("#reading", "data-value") or "nan") == pytest.approx(float(seen.value[cell]), rel=1e-6)
     assert page.get_attribute("#reading", "aria-live") == "polite"
-    spot = page.evaluate("location.hash")
-    assert "cell=0%2C0%2C2%2C4" in spot
+    assert "cell=0%2C0%2C2%2C4" in address_of(page)
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
     page.wait_for_selector("aside", state="detached")

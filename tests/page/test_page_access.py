@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from browser import Tab, open_tab
+from browser import Tab, address_of, open_tab
 
 PROMPT = "The capital of France is"
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
@@ -160,14 +160,14 @@ def test_every_view_by_keys_alone(tab: Tab) -> None:
     page.wait_for_selector("aside", state="detached")
     assert page.evaluate("document.activeElement.dataset.path") == "layers.0.attn.q"  # back where it came from
     press(page, ".token >> nth=2", "Enter")
-    assert "position=2" in page.evaluate("location.hash")
+    assert "position=2" in address_of(page)
 
     arrive(tab, "attention", 0, 0, 0)
     press(page, ".heads button >> nth=6", "Enter")
-    assert "head=2" in page.evaluate("location.hash") and "block=layers.1" in page.evaluate("location.hash")
+    assert "head=2" in address_of(page) and "block=layers.1" in address_of(page)
     page.wait_for_selector("[data-weight]")
     press(page, "section .frame", "ArrowDown", "ArrowDown", "ArrowDown")
-    assert "position=3" in page.evaluate("location.hash")
+    assert "position=3" in address_of(page)
 
     arrive(tab, "experts", 0, 0, 0)
     press(page, ".loads button >> nth=1", "Enter")

@@ -5,7 +5,7 @@ from urllib.parse import unquote
 import pytest
 
 import pellucid
-from browser import Tab
+from browser import Tab, address_of
 from pellucid.messages import phrases
 
 LLAMA, T5, GPT2 = "pellucid/capitals-llama", "pellucid/capitals-t5", "pellucid/capitals"
@@ -28,7 +28,7 @@ def test_a_key_says_which_queries_read_it_and_leads_to_them(tab: Tab, lang: str)
     assert tab.page.inner_text("[data-positions]") == words["page.positions.turned"]
     tab.page.click("[data-attention] > button")
     tab.settle()
-    hash_ = unquote(tab.page.evaluate("location.hash"))
+    hash_ = unquote(address_of(tab.page))
     assert "view=attention" in hash_ and f"head={each}" in hash_
     assert words["page.shares"].format(key=1, count=each) in tab.page.inner_text("section.sheet.attention h2")
     assert tab.page.locator("[data-pair]").count() > 0  # the hands

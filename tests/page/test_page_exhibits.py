@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlencode
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from browser import Tab, next_load, open_file, open_offline_tab, open_tab, save_by_menu
+from browser import Tab, address_of, next_load, open_file, open_offline_tab, open_tab, save_by_menu
 from pellucid.commands import main
 from pellucid.documents.exhibit import exhibit_document
 from pellucid.documents.number import number
@@ -312,7 +312,7 @@ def test_a_control_changes_it_and_a_link_restores_it(tab: Tab) -> None:
     ready(tab, "norms", "en")
     other = tab.page.evaluate(SHOWN)
     assert other == expected(document("norms", "en", OTHER, LLAMA), "en")
-    link = tab.page.evaluate("location.hash")
+    link = address_of(tab.page)
     tab.page.goto(next_load(tab.address.split("#")[0] + "?lang=en") + link)
     ready(tab, "norms", "en")
     assert tab.page.evaluate(SHOWN) == other and tab.page.input_value("[data-control=prompt]") == OTHER

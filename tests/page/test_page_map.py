@@ -12,7 +12,7 @@ import torch
 from playwright.sync_api import Browser, expect
 
 import pellucid
-from browser import Tab, download_page, open_file, open_offline_tab, open_tab
+from browser import Tab, address_of, download_page, open_file, open_offline_tab, open_tab
 from pellucid.analysis.lens import lens
 from pellucid.api.model import Model
 from pellucid.documents.run_map import FAINT
@@ -153,7 +153,7 @@ def test_it_generates_and_a_candidate_is_forced(still: Tab, models: dict[str, Mo
     assert (
         page.locator(".generate .strong").bounding_box() == before and page.locator(".steps button").count() == 2
     )  # it may be pressed again
-    assert page.get_attribute("[data-answer]", "data-answer") == str(new[1]) and "steps=2" in page.evaluate("location.hash")
+    assert page.get_attribute("[data-answer]", "data-answer") == str(new[1]) and "steps=2" in address_of(page)
     assert page.locator("[data-start]").count() == 6  # the new token has its row
     page.locator(".buttons button").nth(2).click()
     expect(page.locator("svg[data-map]")).to_have_attribute("data-step", "0")
@@ -161,7 +161,7 @@ def test_it_generates_and_a_candidate_is_forced(still: Tab, models: dict[str, Mo
     id = int(second.get_attribute("data-candidate") or -1)
     second.click()
     expect(page.locator("svg[data-map]")).to_have_attribute("data-step", "1")
-    assert f"forced=0%3A{id}" in page.evaluate("location.hash")
+    assert f"forced=0%3A{id}" in address_of(page)
     logits = pellucid.trace(model, [*pellucid.trace(model, PROMPT).ids, id])["logits"].value[0, -1]
     assert page.get_attribute("[data-answer]", "data-answer") == str(int(logits.argmax()))
 
@@ -181,7 +181,7 @@ def test_a_column_opens_its_cards(still: Tab) -> None:
     assert "layers.2" in still.page.inner_text("#pointed")
     band.click()
     still.page.wait_for_selector("[data-block='layers.2'][aria-expanded='true']")
-    assert "view=life" in still.page.evaluate("location.hash")
+    assert "view=life" in address_of(still.page)
 
 
 def test_the_keyboard_reads_and_opens(still: Tab) -> None:

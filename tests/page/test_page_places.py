@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 import pellucid
-from browser import Tab
+from browser import Tab, address_of
 from pellucid.api.change_values import changes
 from pellucid.messages import phrases
 
@@ -62,7 +62,7 @@ def test_a_refused_prompt_says_what_is_still_shown(tab: Tab) -> None:
     still.locator("button").click()
     expect(tab.page.locator(".fault")).to_have_count(0)
     assert tab.page.input_value("#prompt") == PROMPT and tab.page.locator("main.old").count() == 0
-    assert "The+The" not in tab.page.evaluate("location.hash")
+    assert "The+The" not in address_of(tab.page)
 
 
 @pytest.mark.parametrize("place", [{"tensor": "layers.2.attn.scores", "cell": "0,1,4,1"}, {"tensor": "layers.3.ffn"}])

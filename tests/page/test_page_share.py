@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browser import Tab, open_offline_tab, open_tab
+from browser import Tab, address_of, open_offline_tab, open_tab
 from pellucid.messages import phrases
 from test_page_access import AXE, VIOLATIONS
 
@@ -144,7 +144,7 @@ def test_a_film_that_waits_in_vain_ends_with_a_message(tab: Tab) -> None:
     tab.page.wait_for_function("() => new URLSearchParams(location.hash.slice(1)).get('step') === '1'")
     tab.page.evaluate("((now, n = 0) => { performance.now = () => now() + 1000 * n++; })(performance.now.bind(performance))")
     expect(tab.page.locator(".share [role=alert]")).to_have_text(phrases("en")["page.share.none"])
-    assert "step=2" in tab.page.evaluate("location.hash")
+    assert "step=2" in address_of(tab.page)
     expect(tab.page.locator("[data-share='webm']")).to_be_enabled()
 
 

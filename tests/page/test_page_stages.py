@@ -8,7 +8,7 @@ import torch
 from playwright.sync_api import Browser, expect
 
 import pellucid
-from browser import Tab, open_tab
+from browser import Tab, address_of, open_tab
 from pellucid.tracing import Seen, Trace
 
 KINDS = [
@@ -88,7 +88,7 @@ def test_a_cell_is_read_in_each_stage_and_leads_to_its_sum(wide: Tab) -> None:
     expect(page.locator("[data-chosen]")).to_have_attribute("data-chosen", "3,1")
     page.click("[data-score]")
     page.wait_for_selector('#reading[data-cell="0,0,3,1"]')
-    assert "tensor=layers.0.attn.scores" in page.evaluate("location.hash")
+    assert "tensor=layers.0.attn.scores" in address_of(page)
 
 
 def test_a_long_text_shows_the_part_around_the_pair(wide: Tab) -> None:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import pellucid
-from browser import Tab, open_file, open_offline_tab, open_tab, serve_from_thread
+from browser import Tab, address_of, open_file, open_offline_tab, open_tab, serve_from_thread
 from pellucid.html.live import live_page
 from pellucid.messages import phrases
 from test_page_tour import expected
@@ -73,7 +73,7 @@ def test_scenes_say_the_runs_numbers_and_cover_nothing(browser: Browser, address
                 tab.page.evaluate("document.querySelector('.stage').style.cssText = 'position: static'")
                 assert tab.page.evaluate(SEEN) != WELL
                 tab.page.evaluate("document.querySelector('.stage').style.cssText = ''")
-            assert f"scene={n}" in tab.page.evaluate("location.hash")
+            assert f"scene={n}" in address_of(tab.page)
             tab.page.click(f"[data-tells='{name}'] .next")
         tab.page.wait_for_selector("[data-map]")
         assert tab.page.locator(".story").count() == 0

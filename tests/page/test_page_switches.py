@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 import pellucid
-from browser import READY, Tab, download_page, open_file, open_offline_tab
+from browser import READY, Tab, address_of, download_page, open_file, open_offline_tab
 from pellucid.api.variant import varied
 from pellucid.messages import phrases
 
@@ -70,7 +70,7 @@ def test_an_answer_under_switches_is_the_variants(tab: Tab, plain: pellucid.Mode
             tab.page.click(f"[data-switches] button[aria-label^='{button}{name}']")
             tab.page.wait_for_function(READY)
         expect(chips).to_have_count(0)
-        assert int(tab.page.inner_text(NEW)) == fresh and "with=" not in tab.page.evaluate("location.hash")
+        assert int(tab.page.inner_text(NEW)) == fresh and "with=" not in address_of(tab.page)
 
 
 def test_a_link_keeps_the_switches(tab: Tab, plain: pellucid.Model) -> None:

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 import pellucid
-from browser import Tab, download_page, open_file, open_offline_tab
+from browser import Tab, address_of, download_page, open_file, open_offline_tab
 from pellucid.api.model import Model
 from pellucid.tracing import Trace
 
@@ -22,7 +22,7 @@ def run() -> tuple[Model, Trace]:
 
 def trail(page: Page) -> list[str]:
     """Return the stops that the address has."""
-    return parse_qs(page.evaluate("location.hash").removeprefix("#")).get("trail", [""])[0].split("; ")
+    return parse_qs(address_of(page).removeprefix("#")).get("trail", [""])[0].split("; ")
 
 
 def values(page: Page) -> list[float]:
@@ -123,7 +123,7 @@ def test_a_key_of_an_earlier_step_opens_there(tab: Tab, run: tuple[Model, Trace]
     stops = trail(tab.page)
     assert stops == ["layers.0.attn.scores 0,1,0,3@1", stops[1]] and "@" not in stops[1] and stops[1].startswith("layers.0.attn.k 0,3,1,")
     assert values(tab.page) == pytest.approx(numbers(run, stops), rel=1e-6)
-    assert "step=" not in tab.page.evaluate("location.hash")
+    assert "step=" not in address_of(tab.page)
 
 
 @pytest.fixture(scope="module")

@@ -71,6 +71,11 @@ WATCHED = """(() => {
 LOADS = itertools.count(1)
 
 
+def address_of(page: Page) -> str:
+    """Return the part of a page's address behind its #, with what the page has not written yet."""
+    return str(page.evaluate("dispatchEvent(new Event('pagehide')), location.hash"))
+
+
 def next_load(address: str) -> str:
     """Return an address without a fragment as one that the browser loads afresh, and in the process that it has: its query is new."""
     return f"{address}{'&' if '?' in address else '?'}load={next(LOADS)}"

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from playwright.sync_api import Browser, Page
 
-from browser import Tab, next_load, open_tab
+from browser import Tab, address_of, next_load, open_tab
 
 # Everything that is drawn, as lines "where: what".
 SHOWN = """async () => {
@@ -76,8 +76,8 @@ class Walk:
 
     @property
     def place(self) -> dict[str, str]:
-        """Return the fields of the page's address."""
-        return dict(parse_qsl(self.page.evaluate("location.hash").removeprefix("#"), keep_blank_values=True))
+        """Return the fields of the page's address, with what it has not written yet."""
+        return dict(parse_qsl(address_of(self.page).removeprefix("#"), keep_blank_values=True))
 
     def open(self, lang: str = "en", **place: object) -> None:
         """Open a place by its link."""
