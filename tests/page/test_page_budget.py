@@ -12,14 +12,10 @@ from browser import Tab
 from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents import count
+from pellucid.documents.amount import figures
 from pellucid.messages import phrases
 
 V3: dict[str, Any] = {"context": 131072, "batch": 8, "dtype": "fp8", "cache": "bfloat16", "device": "h200"}
-
-
-def figures(x: float) -> str:
-    """Return a rate or a price as the page prints it."""
-    return f"{x:,.0f}" if x >= 1000 else f"{x:#.4g}"
 
 
 def shown(tab: Tab, number: str) -> str:
