@@ -24,7 +24,10 @@ from pellucid.training.text_rows import TrainingRows
 
 FREE = {"log_every", "save_every", "save_beside", "keep", "recompute", "on_nan", "skips"}
 HASHES = {"model", "documents", "sources", "tokenizer", "base", "references", "teacher", "reward.file"}
-LATER = {"second", "factors", "shares", "key_factor", "gate_factor", "gated_norm", "first", "side_by_side", "grows"}
+LATER = {
+    "second", "factors", "shares", "key_factor", "gate_factor", "gated_norm", "first", "side_by_side", "grows", "qk_own", "v_rms",
+    "v_from_k", "backwards",
+}  # fmt: skip
 """Fields of specs that are newer than the first runs."""
 MACHINE = {"torch", "threads", "cpu", "pellucid", "ranks"}
 """What rounding depends on: with other values a run goes on along another curve, as good a one."""
