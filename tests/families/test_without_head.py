@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import test_gemma3
+import test_gemma4
 import test_llama4
 import test_llava
 import test_mistral3
@@ -37,6 +38,8 @@ LOGITS_BIAS = "final_logits_bias"  # of zeros where a file lacks it
 SEEING: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", test_gemma3.EYES),
     "llama4": ("llama4_text", test_llama4.EYES),
+    "gemma4": ("gemma4_text", test_gemma4.EYES["gemma4"]),
+    "gemma4_unified": ("gemma4_unified_text", test_gemma4.EYES["gemma4_unified"]),
     "llava": ("llama", test_llava.EYES),
     "mistral3": ("mistral", test_mistral3.EYES),
     **{kind: (text, test_qwen3_5.EYES) for kind, text in test_qwen3_5.WITHIN.items()},
