@@ -148,6 +148,21 @@ def test_a_watch_of_a_replay_sees_a_forward() -> None:
     assert max(far(seen[0][path], seen[1][path]) for path in seen[0]) < 1e-10
 
 
+def test_a_burst_after_a_watch_goes_on() -> None:
+    """A watch records the step again, with other outputs: the next burst reads those."""
+    model = tiny(GPT2)
+    engine, request = Engine.of(there(model), 256, size=4, prefix_cache=False), three_requests()[2]
+    want = generated(model, [request])[0]
+    texts = []
+    for watched in (False, True, False):
+        with ExitStack() as stack:
+            if watched:
+                stack.enter_context(watch(engine.module))
+            engine.submit(request)
+            texts.append([o.token.id for o in engine.outputs() if o.token is not None])
+    assert texts == [want] * 3
+
+
 def test_what_a_graph_cannot_keep_is_refused() -> None:
     """A step that walks its texts, or reads a number on the host, is not recorded: the model's forward runs."""
     model, texts = tiny(LLAMA), [ids(12)]

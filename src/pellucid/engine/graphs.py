@@ -25,6 +25,7 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import gpu, native
 from pellucid.watching.tap import here, seen_by
 
+INPUTS = "tokens", "positions", "lengths"
 ROWS = 64  # of a step that may be a graph: one is recorded for each number of rows
 DEVICES = ["cuda"]  # that have graphs; a test adds another
 
@@ -69,10 +70,10 @@ class GraphBuffers(StepBuffers):
         super().__init__(n, pages, 0)
         self.host = StepBuffers(n, pages, 0)
         if pages.device.type == "cuda":
-            for name in ("tokens", "positions", "lengths"):
+            for name in INPUTS:
                 setattr(self.host, name, getattr(self.host, name).pin_memory())
             self.host.tables = {g: t.pin_memory() for g, t in self.host.tables.items()}
-        for name in ("tokens", "positions", "lengths"):
+        for name in INPUTS:
             setattr(self, name, getattr(self, name).to(pages.device))
         self.tables = {g: t.to(pages.device) for g, t in self.tables.items()}
         self.chosen = torch.zeros(STEPS, n, dtype=torch.long, device=pages.device)
@@ -82,7 +83,7 @@ class GraphBuffers(StepBuffers):
 
     def set(self, tokens: list[int], spans: Sequence[Span], together: Mapping[object, int], steps: int = 1) -> None:
         self.host.set(tokens, spans, together, steps)
-        for name in ("tokens", "positions", "lengths"):
+        for name in INPUTS:
             getattr(self, name).copy_(getattr(self.host, name), non_blocking=True)
         for g, own in self.tables.items():
             own.copy_(self.host.tables[g], non_blocking=True)
@@ -132,6 +133,7 @@ class Graphs(Plans):
     def record(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> None:
         assert isinstance(buffers, GraphBuffers)
         super().record(buffers, spans)
+        buffers.next = None  # it reads the outputs of the plan before
         if buffers.plan is not None:
             buffers.plan.replay()
 
