@@ -1,6 +1,5 @@
 """A run of training for people: its log and its recorded steps as panels. One step is shown, and every panel follows it."""
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -33,7 +32,7 @@ from pellucid.errors import PellucidError
 from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, PlanePanel, TablePanel, Value, way
 from pellucid.messages import say
 from pellucid.runs.answers import piece_of, visible
-from pellucid.tokenizer.tokenizer import Tokenizer
+from pellucid.tokenizer.tokenizer import load_tokenizer
 from pellucid.training.facts import FactHistory, read_facts
 from pellucid.training.meter import peak_of, step_seconds
 from pellucid.training.run_folder import RECIPE
@@ -199,14 +198,13 @@ def experts(run: Run, steps: list[int], shown: int) -> Iterator[Panel]:
 
 def attention(run: Run, watched: list[int], shown: int) -> Iterator[Panel]:
     """Yield the pattern of each prompt's head that training moved most, after the first recorded step and the shown one."""
+    tokenizer = load_tokenizer(run.folder)  # not the run's, which builds the run again: another machine refuses that
     first, own, last = (prompts_at(run, step) for step in (watched[0], shown, watched[-1]))
     for before, now, after in zip(first, own, last, strict=False):  # a resumed run may have other prompts
         head = most_moved(patterns(before), patterns(after))
         if head is None or before.ids != now.ids or head[0] not in patterns(now):
             continue
         path, n = head
-        # Not `run.tokenizer`, which is there on the machine of the run alone.
-        tokenizer = Tokenizer(json.loads(run.objective.tokenizer.to_str()), "tokenizer.json")
         pieces = [visible(piece_of(tokenizer, id)) for id in now.ids]
         for step, trace in ((watched[0], before), (shown, now)):
             values = patterns(trace)[path][n].tolist()

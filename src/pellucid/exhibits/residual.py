@@ -32,13 +32,13 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     plain, one, none = right.values()
     if plain.right:
         yield e.claim("answers", none.right < plain.right, right=none.right, plain=plain.right, of=plain.of)
-    if not plain.right:
-        yield e.claim("unable", none.right <= plain.right, right=plain.right, of=plain.of, model=e.model.name)
-    elif one.right > none.right:
-        counts = {"right": one.right, "of": plain.of}
-        yield e.claim("first", e.differ(one.moved(plain)), loss=one.loss, own=plain.loss, **counts)
+        if one.right > none.right:
+            counts = {"right": one.right, "of": plain.of}
+            yield e.claim("first", e.differ(one.moved(plain)), loss=one.loss, own=plain.loss, **counts)
+        else:
+            yield e.claim("each", one.right < plain.right, right=one.right, plain=plain.right, of=plain.of)
     else:
-        yield e.claim("each", one.right < plain.right, right=one.right, plain=plain.right, of=plain.of)
+        yield e.claim("unable", none.right <= plain.right, right=plain.right, of=plain.of, model=e.model.name)
     with_sums, _, without = (growth(slope) for slope in slopes.values())
     times = times_apart(with_sums, without)
     yield e.claim("gradient", times > UNLIKE, plain=with_sums, bare=without, times=times)

@@ -16,7 +16,7 @@ from pellucid.batch.gathered import gathered
 from pellucid.batch.kv_cache import KVCache, Paged, Segment
 from pellucid.batch.mask import Mask, causal, conditions_of
 from pellucid.ops import native
-from pellucid.ops.attend_batched import attend_batched, fits_batched
+from pellucid.ops.attend_batched import attend_batched
 from pellucid.ops.gate import SOFTMAX, bounded, part_of_row
 from pellucid.ops.kinds import Operands, OpKind, cut, plain, scaling
 from pellucid.ops.precision import wide
@@ -119,8 +119,8 @@ def walk(q: tuple[Tensor, ...], kv_cache: KVCache, one: Callable[[Segment, tuple
 
 def attend_rows(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor | None:
     """Attend from one row of each of many requests at once, by a kernel, or on a GPU by torch. None unless their cache is ready for it."""
-    if fits_batched(q, kv_cache, mask):
-        return attend_batched(q, kv_cache, mask, scale)
+    if (z := attend_batched(q, kv_cache, mask, scale)) is not None:
+        return z
     if (rows := gathered(kv_cache)) is None:
         return None
     with seen_by():

@@ -7,25 +7,15 @@ from pellucid.batch.mask import Mask
 from pellucid.ops import gpu, native
 
 
-def fits_batched(q: Tensor, kv_cache: KVCache, mask: Mask) -> bool:
-    """True if one native call can serve all segments."""
+def attend_batched(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor | None:
+    """Attend from the rows of many requests in one call of a kernel. Each row has the bits of a lone run. None if no kernel takes them."""
     a = kv_cache.batched
-    if isinstance(a, ScatteredRows):
-        return native.fits_cross_attend(q, a.like, mask)
     if a is None:
-        return False
-    if gpu.fits_attend(q, a, mask):
-        return True
-    with native.any_rows():  # walking the segments would cost more
-        return native.fits_attend(q, a.pools, a.tables, a.positions, mask)
-
-
-def attend_batched(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
-    """Attend from the rows of many requests in one native call. Each row has the bits of a lone run."""
-    a = kv_cache.batched
-    assert a is not None
+        return None
     if isinstance(a, ScatteredRows):
-        return native.cross_attend(q, a.like, a.addresses, scale)
+        return native.cross_attend(q, a.like, a.addresses, scale) if native.fits_cross_attend(q, a.like, mask) else None
     if gpu.fits_attend(q, a, mask):
         return gpu.attend(q, a, scale, mask)
-    return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, mask)
+    with native.any_rows():  # walking the segments would cost more
+        fits = native.fits_attend(q, a.pools, a.tables, a.positions, mask)
+    return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, mask) if fits else None

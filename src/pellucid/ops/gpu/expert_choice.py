@@ -5,9 +5,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from pellucid.ops.gpu.launch import fits, how, power
+from pellucid.ops.gpu.launch import available, fits, how, power
 from pellucid.ops.gpu.merging import flush
-from pellucid.ops.precision import wide
 
 MOST = 512  # choices of a step: tokens times the experts of each
 
@@ -43,12 +42,7 @@ def shares(affinity: Tensor, chosen: Tensor, normalised: bool, scale: float, lea
 
 def fits_sort(chosen: Tensor) -> bool:
     """True if `sort` takes these choices."""
-    return chosen.is_cuda and chosen.dtype is torch.long and chosen.is_contiguous() and 0 < chosen.numel() <= MOST and fits(like(chosen))
-
-
-def like(chosen: Tensor) -> Tensor:
-    """Return a number on the device of some choices."""
-    return chosen.new_empty(1, dtype=wide(torch.bfloat16))
+    return chosen.is_cuda and chosen.dtype is torch.long and chosen.is_contiguous() and 0 < chosen.numel() <= MOST and available()
 
 
 def sort(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -186,10 +186,12 @@ def stores(k: Tensor, v: Tensor, pools: Sequence[Tensor], tables: Tensor, positi
 
 def fits_attend(q: Tensor, a: "PagedRows", mask: Mask) -> bool:
     """True if `attend` takes these: a causal mask, maybe with a window, a cap or sinks."""
+    if not a.tables.is_cuda:
+        return False
     rule = mask.allowed
     plain = isinstance(rule, Band) and rule.causal and not rule.until and rule.chunk is None and not rule.around
     free = mask.bias is None and mask.by_segment is None and mask.fill is None
-    return plain and free and len(a.pools) == 2 and a.tables.is_cuda and fits(q, *a.pools) and max(p.shape[2] for p in a.pools) <= 256
+    return plain and free and len(a.pools) == 2 and fits(q, *a.pools) and max(p.shape[2] for p in a.pools) <= 256
 
 
 def attend(q: Tensor, a: "PagedRows", scale: float, mask: Mask) -> Tensor:

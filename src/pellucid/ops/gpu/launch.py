@@ -1,6 +1,5 @@
 """How a kernel is launched: the tensors that fit, the number of parts, the settings that Triton compiles for."""
 
-import os
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -15,8 +14,8 @@ FLOATS = torch.bfloat16, torch.float16, wide(torch.bfloat16)
 
 @cache
 def available() -> bool:
-    """True if Triton is installed and there is a GPU that it compiles for. PELLUCID_TRITON=0 turns the kernels off."""
-    return os.environ.get("PELLUCID_TRITON") != "0" and torch.cuda.is_available() and find_spec("triton") is not None
+    """True if Triton is installed and there is a GPU that it compiles for."""
+    return torch.cuda.is_available() and find_spec("triton") is not None
 
 
 def fits(*tensors: Tensor | None) -> bool:
@@ -48,7 +47,7 @@ def processors(device: torch.device) -> int:
 @cache
 def overlaps(device: torch.device) -> bool:
     """True if a kernel may be launched while the one before still runs: from Hopper on."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9 and os.environ.get("PELLUCID_PDL") != "0"
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def how(x: Tensor, warps: int = 4) -> dict[str, Any]:
