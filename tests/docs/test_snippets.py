@@ -153,7 +153,12 @@ def test_both_readmes_run_the_same() -> None:
     assert programs(other.replace("pellucid exhibit", "pellucid exhibits")) != programs(own)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p not in ELSEWHERE])
+def test_what_the_readme_says_runs(reader_folder: Path) -> None:
+    assert untold((ROOT / "README.md").read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p not in ELSEWHERE and p != "README.md"])
+@pytest.mark.quick(3)
 def test_what_a_page_says_runs(page: str, reader_folder: Path) -> None:
     assert untold((ROOT / page).read_text(encoding="utf-8")) == []
 

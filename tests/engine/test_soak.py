@@ -25,6 +25,7 @@ def sound(report: Mapping[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick(3)
 def test_nothing_is_left_and_every_text_is_its_own(kind: str) -> None:
     report = campaign(kind, QUICK, 2)
     assert sound(report), report

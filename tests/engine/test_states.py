@@ -136,6 +136,7 @@ PROMPTS = [ids(n, seed=n).tolist() for n in (5, 16, 33, 21, 8)]
 
 @pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.quick(2)
 def test_among_others_and_preempted(family: str, dtype: torch.dtype) -> None:
     """Each text is the one that it would be alone, in steps of mixed chunks, and where pages run out and a text begins again."""
     module = model(family, dtype)
@@ -146,6 +147,7 @@ def test_among_others_and_preempted(family: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.quick(2)
 def test_forks_of_one_prompt(family: str, dtype: torch.dtype) -> None:
     module = model(family, dtype=dtype)
     for prompt in PROMPTS[:3]:  # one ends with a page
@@ -154,6 +156,7 @@ def test_forks_of_one_prompt(family: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.quick(2)
 def test_behind_a_cached_beginning(family: str, dtype: torch.dtype) -> None:
     """A later text goes on from the state at the end of the last full page that both have."""
     module, engine = model(family, dtype=dtype), Engine.of(model(family, dtype=dtype), 400, size=8)
@@ -216,6 +219,7 @@ def test_in_deterministic_mode_a_text_has_the_bits_of_a_lone_run(family: str) ->
 
 @pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.quick(2)
 def test_a_step_of_one_token_may_run_again(family: str, dtype: torch.dtype) -> None:
     """As a plan is recorded, and the forward runs in its place where that is refused."""
     module, text = model(family, dtype=dtype), ids(13)

@@ -106,6 +106,7 @@ def test_every_type_is_asked() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(3)
 @torch.no_grad()
 def test_a_model_without_its_head(family: str, tmp_path: Path) -> None:
     """It loads if the head is the embedding, or needs none; both spellings of one tensor are an error."""

@@ -199,6 +199,8 @@ def native_pages(q: Tensor, segment: Segment, mask: Mask) -> Paged | None:
 
     The kernel finds a key by its position, so that page's keys stand at 0, 1, 2 ...
     """
+    if torch.compiler.is_compiling():
+        return None
     paged = segment.paged
     if paged is None and segment.contiguous and not segment.memory and (native.attends_any(q) or q.shape[1] <= native.most(0)):
         paged = one_page(segment)
