@@ -218,6 +218,8 @@ class Moe:
     share_first: bool = False  # a share multiplies what its expert reads instead of what it makes (Llama 4)
     gated: bool = True  # as Mlp.gated, of each expert and of the shared one
     near: float | None = None  # SparseMixer: a share is a softmax over its expert and those this near it, without better choices
+    norms: bool = False  # router, experts and shared part norm what they read, each for itself, the last two also what they made (Gemma 4)
+    own_scale: bool = False  # a share is times a stored number of its expert (Gemma 4)
 
     @property
     def active(self) -> Fraction:
@@ -250,7 +252,8 @@ class Layer:
     before and after each part;  "parallel": both parts read one norm, and are added at once;  "parallel, two norms": each reads its own;
     "after": after each part, of what it made (OLMo 2);  "half": before the feed-forward part alone (ModernBERT's first block, whose rows
     come from a norm);  "bare": as "pre", without the sums;  "sandwich, scaled": as "sandwich", and what leaves is times one stored number
-    (Gemma 4).  gain: of what each part made, before it is added (Granite), and behind the norm of a sandwich.
+    (Gemma 4);  "sandwich, scaled, rows": as that, but the feed-forward part reads the rows, not a norm of them (Gemma 4 26B-A4B).
+    gain: of what each part made, before it is added (Granite), and behind the norm of a sandwich.
     ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).
     second: what mixes the same normed rows beside attention, so that both are added (Falcon-H1).  factors: of what a part makes,
     ("mamba", 0.5), or reads, ("mamba.in", 2.0).

@@ -199,8 +199,8 @@ def around(path: str, parts: Mapping[str, str]) -> str:
 
 
 def expert_axis(path: str, dims: str, modules: Mapping[str, nn.Module]) -> int | None:
-    """Return the axis of a mixture's own weight that counts experts; None for its router, of which every rank has all."""
-    return 0 if path.rpartition(".")[0] in modules and parse(dims)[0] == (("E",),) else None
+    """Return the axis of a mixture's own weight that counts experts; None for its router and factors of shares, which every rank has."""
+    return 0 if path.rpartition(".")[0] in modules and parse(dims)[0] == (("E",),) and dims != "E" else None
 
 
 def place(part: nn.Module, ranks: Ranks) -> None:

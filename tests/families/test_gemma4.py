@@ -17,6 +17,7 @@ from pellucid import ops
 from pellucid.api.model import load
 from pellucid.errors import ConfigError
 from pellucid.families import understand
+from pellucid.nn import moe
 from pellucid.nn.transformer import build
 from pellucid.ops import native
 from tiny import far, law
@@ -53,6 +54,15 @@ GEMMA_4_31B: Raw = {
     },
     "tie_word_embeddings": True, "transformers_version": "5.5.0.dev0", "video_token_id": 258884,
     "vision_config": {"model_type": "gemma4_vision"}, "vision_soft_tokens_per_image": 280,
+}  # fmt: skip
+
+# gemma-4-26B-A4B-it's text_config, where it differs
+GEMMA_4_26B: Raw = GEMMA_4_31B | {
+    "text_config": GEMMA_4_31B["text_config"] | {
+        "enable_moe_block": True, "hidden_size": 2816, "intermediate_size": 2112, "moe_intermediate_size": 704, "num_experts": 128,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5, "num_attention_heads": 16, "num_hidden_layers": 30,
+        "num_global_key_value_heads": 2, "num_key_value_heads": 8, "top_k_experts": 8,
+    },
 }  # fmt: skip
 
 
@@ -116,6 +126,61 @@ def test_a_published_file(tmp_path: Path) -> None:
     assert far_layer.rope == c.Rope(512, 1e6, scaling=c.Proportional(64))
 
 
+def test_experts_beside_a_dense_part(tmp_path: Path) -> None:
+    """26B-A4B has as many parameters as transformers counts; of a layer's 128 experts a token visits 8, and always the dense part."""
+    (tmp_path / "config.json").write_text(json.dumps(GEMMA_4_26B))
+    counted = pellucid.count(tmp_path, context=8192).numbers
+    with torch.device("meta"):
+        hf = AutoModelForCausalLM.from_config(AutoConfig.for_model(**GEMMA_4_26B["text_config"]))
+    assert counted["parameters.total"].value == sum(p.numel() for p in hf.parameters()) == 25_233_141_760
+    assert counted["parameters.total"].value - counted["parameters.active"].value == 30 * 120 * 3 * 2816 * 704
+    assert counted["cache.bytes"].value == 25 * 1024 * 8192 + 5 * 8192 * 4096
+    layer = understand(GEMMA_4_26B)[1].layers[0]
+    assert layer.order == "sandwich, scaled, rows"
+    assert layer.ffn == c.Moe(
+        128, 8, 704, 2112, "softmax", corrected=False, least=0.0, act="gelu_tanh", norms=True, own_scale=True
+    )  # fmt: skip
+
+
+def normed(x: Tensor, norm: Any) -> Tensor:
+    """Return x over its root mean square, times the norm's weight."""
+    return x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
+
+
+@law(
+    1e-12,
+    one_norm=(moe.Moe, "router_rows", lambda self, x: x),
+    no_norms=(moe.Moe, "normed", lambda self, norm, x: x),
+    no_factor=(ops, "scaled_shares", lambda share, chosen, factors: share),
+)
+def test_experts_and_the_dense_part_have_norms_of_their_own() -> float:
+    """The mixture equals its formula: every expert's output, times a share that is 0 where it is not chosen."""
+    draw = torch.Generator().manual_seed(0)
+    part = moe.Moe(c.Config(9, 8, ()), c.Moe(4, 2, 6, 5, "softmax", corrected=False, least=0.0, norms=True, own_scale=True)).double()
+    for p in part.parameters():
+        p.data = torch.randn(p.shape, generator=draw, dtype=torch.float64)
+    x = torch.randn(2, 3, 8, generator=draw, dtype=torch.float64)
+    shares = ((normed(x, part.router_norm) / 8**0.5) @ part.router.weight.T).softmax(-1)
+    shares = shares * (shares >= shares.topk(2, -1)[0][..., -1:])
+    shares = shares / shares.sum(-1, keepdim=True) * part.expert_scale
+    rows = normed(x, part.routed_norm)
+    made = [(torch.nn.functional.silu(rows @ g.T) * (rows @ u.T)) @ d.T for g, u, d in zip(part.gate, part.up, part.down, strict=True)]
+    routed = sum(share[..., None] * y for share, y in zip(shares.unbind(-1), made, strict=True))
+    dense = part.shared(normed(x, part.shared_norm))
+    with torch.no_grad():
+        return far(part(x), normed(routed, part.routed_post_norm) + normed(dense, part.shared_post_norm))
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16], ids=str)
+def test_an_experts_factor_has_torchs_bits(stored: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    share, chosen = torch.rand(2, 3, 4, generator=draw), torch.randint(9, (2, 3, 4), generator=draw)
+    factors = torch.randn(9, generator=draw).to(stored)
+    with native.off():
+        plain = ops.scaled_shares(share, chosen, factors)
+    assert torch.equal(ops.scaled_shares(share, chosen, factors), plain) and torch.equal(plain, share * factors.float()[chosen])
+
+
 TEXT = GEMMA_4_31B["text_config"]
 REFUSED: list[tuple[Raw, str]] = [
     ({"tie_word_embeddings": False}, "tie_word_embeddings"),
@@ -123,7 +188,7 @@ REFUSED: list[tuple[Raw, str]] = [
     ({"text_config": TEXT | {"hidden_size_per_layer_input": 256}}, "text_config.hidden_size_per_layer_input"),
     ({"text_config": {k: v for k, v in TEXT.items() if k != "hidden_size_per_layer_input"}}, "text_config.hidden_size_per_layer_input"),
     ({"text_config": TEXT | {"num_kv_shared_layers": 20}}, "text_config.num_kv_shared_layers"),
-    ({"text_config": TEXT | {"enable_moe_block": True}}, "text_config.enable_moe_block"),
+    ({"text_config": TEXT | {"enable_moe_block": True}}, "text_config.num_experts"),
     ({"text_config": TEXT | {"per_layer_config": {"60": {"head_dim": 512}}}}, "text_config.per_layer_config.60"),
     ({"text_config": TEXT | {"per_layer_config": {"05": {"heads": 512}}}}, "text_config.per_layer_config.05.heads"),
     ({"text_config": TEXT | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}}, "text_config.rope_scaling"),

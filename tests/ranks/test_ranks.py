@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rank_grids import OF_EXPERTS, Measured
+from traced_on_ranks import COUNTED
 from trained_on_ranks import FAMILIES, families_of
 
 BOUND = 1e-10
@@ -129,12 +130,12 @@ REFUSED = {
 def test_other_parts_are_split_as_well(measured: Callable[[str, int], Measured]) -> None:
     got = measured("traced", 2)["forwards"]
     assert {family: reason for family, reason in got.items() if isinstance(reason, str)} == REFUSED
-    assert len(got) == 18 and max(x for x in got.values() if isinstance(x, float)) < BOUND, got
+    assert len(got) == 19 and max(x for x in got.values() if isinstance(x, float)) < BOUND, got
 
 
 HELD = {
     "data=1 tensor=2": ("gpt2", "llama", "deepseek_v3", "qwen2_moe", "qwen3_next"),
-    "data=1 tensor=1 expert=2": OF_EXPERTS,
+    "data=1 tensor=1 expert=2": COUNTED,
     "data=1 tensor=2 expert=2": ("deepseek_v3", "qwen2_moe"),
 }
 

@@ -82,6 +82,7 @@ _COVER = [
     ("gemma3_text", "by length"),
     ("gemma4_text", "plain"),
     ("gemma4_text", "half turns, stretched"),
+    ("gemma4_text", "experts"),
     ("glm4_moe", "yarn"),
     ("glm_moe_dsa", "plain"),
     ("gpt2", "plain"),

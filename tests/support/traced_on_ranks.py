@@ -27,6 +27,8 @@ from rank_grids import GRIDS, OF_EXPERTS, PATIENCE, Measured, config
 from tiny import far, ids, tiny
 
 TEXT = "The capital of France is"
+COUNTED = (*OF_EXPERTS, "gemma4_text: experts")
+"""Families whose bytes are counted on expert ranks: the last has factors of experts that every rank holds."""
 
 
 class Backwards(Ranks):
@@ -104,6 +106,7 @@ def bytes_counted(ranks: Ranks, families: Sequence[str]) -> Measured:
 MORE = (
     "bloom", "phi3", "gemma2", "opt", "gptj", "cohere: as Command R+", "granitemoehybrid", "falcon_h1", "qwen3_5_text", "lfm2", "bert",
     "t5", "marian", "gpt_oss", "llama4_text", "falcon", "olmo2", "gemma4_text: half turns, stretched",
+    "gemma4_text: experts",
 )  # fmt: skip
 """Families with other parts: slopes, sinks, one norm for two parts, values from keys, states, encoders, and two that are refused."""
 
@@ -162,7 +165,7 @@ def traced(root: Path) -> Measured:
     shared.sharding = replace(shared.sharding, ranks=Backwards(**vars(expert)))
     wrong = trace(shared, TEXT)
     out["backwards"] = max(far(s.value, t.value) for s, t in zip(right, wrong, strict=True))
-    families = {tensor: ("gpt2", "llama", "deepseek_v3", "qwen2_moe", "qwen3_next"), expert: OF_EXPERTS, both: ("deepseek_v3", "qwen2_moe")}
+    families = {tensor: ("gpt2", "llama", "deepseek_v3", "qwen2_moe", "qwen3_next"), expert: COUNTED, both: ("deepseek_v3", "qwen2_moe")}
     counted_bytes = {str(ranks): bytes_counted(ranks, names) for ranks, names in families.items()}
     return out | {"bytes": counted_bytes, "forwards": forwards(tensor)}
 

@@ -99,7 +99,7 @@ def active(bill: Bill, path: str) -> Fraction:
     if PLACE.fullmatch(path) is None:
         return Fraction(1)
     ffn, parts = bill.layer(path).ffn, path.split(".")
-    return ffn.active if parts[-2] == "ffn" and parts[-1] != "correction" else Fraction(1)
+    return ffn.active if parts[-2] == "ffn" and parts[-1] not in ("correction", "expert_scale") else Fraction(1)
 
 
 def outermost(c: Counted) -> str:

@@ -145,7 +145,9 @@ def part_of(path: str, active: Fraction) -> str:
         return inner[0]
     if active != 1:
         return "experts"
-    return {"router": "router", "correction": "router", "shared": "shared", "shared_gate": "shared"}.get(inner[1], "ffn")
+    return {"router": "router", "correction": "router", "expert_scale": "router", "shared": "shared", "shared_gate": "shared"}.get(
+        inner[1], "ffn"
+    )
 
 
 def pairs(layer: Layer, rows: int, before: int, bidirectional: bool = False) -> int:

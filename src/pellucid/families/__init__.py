@@ -24,6 +24,7 @@ NOT_FAMILIES = {
         "encoder_fields",
         "family",
         "fields",
+        "gemma4_fields",
         "modules",
         "multimodal",
         "names",

@@ -31,7 +31,7 @@ def saved_config(hf: Mapping[str, Any]) -> dict[str, Any]:
 
 FAMILY = Family(
     config=config,
-    rules=gemma4_text.RULES,
+    rules=gemma4_text.rules,
     ignored=(*llama.IGNORED, multimodal.VISION_TENSORS, OTHER_TENSORS),
     respell=multimodal.respell,
     saved_config=saved_config,

@@ -11,4 +11,4 @@ def config(hf: Fields) -> c.Config:
     return gemma4_text.config(hf, inputs=0)
 
 
-FAMILY = Family(config=config, rules=gemma4_text.RULES, ignored=llama.IGNORED, architecture="Gemma4UnifiedForCausalLM")
+FAMILY = Family(config=config, rules=gemma4_text.rules, ignored=llama.IGNORED, architecture="Gemma4UnifiedForCausalLM")

@@ -155,6 +155,18 @@ class ScaledBlock(SandwichBlock):
         return tap(ops.multiplied(x, self.scalar), "out: B T D")
 
 
+class ScaledRowsBlock(ScaledBlock):
+    """A scaled sandwich whose feed-forward part reads the rows themselves, as its parts norm them (Gemma 4 26B-A4B)."""
+
+    def add_norms(self, part: str, cfg: c.Config) -> None:
+        super().add_norms(part, cfg)
+        if part == "ffn":
+            del self.ffn_norm
+
+    def normed(self, norm: str, x: Tensor) -> Tensor:
+        return x if norm == "ffn_norm" else super().normed(norm, x)
+
+
 class AfterBlock(Block):
     """A norm of what each part made, before the sum, and none before the part (OLMo 2, arXiv 2501.00656)."""
 
@@ -207,6 +219,7 @@ class OneNormBlock(ParallelBlock):
 ORDERS = {
     "pre": Block, "post": PostBlock, "sandwich": SandwichBlock, "parallel": OneNormBlock, "parallel, two norms": ParallelBlock,
     "after": AfterBlock, "half": HalfNormedBlock, "bare": BareBlock, "sandwich, scaled": ScaledBlock,
+    "sandwich, scaled, rows": ScaledRowsBlock,
 }  # fmt: skip
 
 

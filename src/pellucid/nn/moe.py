@@ -12,6 +12,7 @@ from pellucid.distributed import ALONE
 from pellucid.errors import UseError
 from pellucid.nn.linear import Linear
 from pellucid.nn.mlp import GatedMlp, Mlp
+from pellucid.nn.norm import NORMS, AnyNorm
 from pellucid.watching.tap import tap
 
 
@@ -24,7 +25,7 @@ class Moe(nn.Module):
     """x [B T D] -> the chosen experts' outputs times their shares, plus the shared expert's."""
 
     axes = {"router": "E D", "correction": "E", "shared_gate": "1 D", "gate": "E F D", "up": "E F D", "down": "E D F",
-            "gate_bias": "E F", "up_bias": "E F", "down_bias": "E D"}  # fmt: skip
+            "gate_bias": "E F", "up_bias": "E F", "down_bias": "E D", "expert_scale": "E"}  # fmt: skip
 
     ranks = ALONE  # that share the neurons of every expert, or the experts
     shares_experts = True
@@ -33,6 +34,8 @@ class Moe(nn.Module):
     gate_bias: Tensor | None
     up_bias: Tensor | None
     down_bias: Tensor | None
+    router_norm: AnyNorm | None
+    routed_post_norm: AnyNorm | None
 
     def __init__(self, cfg: c.Config, spec: c.Moe) -> None:
         super().__init__()
@@ -47,24 +50,44 @@ class Moe(nn.Module):
         shared = c.Mlp(spec.shared, spec.act, spec.gated)
         self.shared = None if not spec.shared else GatedMlp(cfg, shared) if spec.gated else Mlp(cfg, shared)
         self.shared_gate = Linear(D, 1, False) if spec.shared_gate else None
+        self.expert_scale = nn.Parameter(torch.ones(E)) if spec.own_scale else None
+        for norm in ("router_norm", "routed_norm", "routed_post_norm", "shared_norm", "shared_post_norm"):
+            there = spec.norms and (spec.shared > 0 or not norm.startswith("shared"))
+            self.register_module(norm, NORMS[cfg.norm](D, cfg.eps) if there else None)
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
         # in float32 at least: a tie broken by rounding would send a token elsewhere
-        logits = tap(ops.linear_wide(x, self.router.dense_weight(), self.router.bias), "router: B T E")
+        logits = tap(ops.linear_wide(self.router_rows(x), self.router.dense_weight(), self.router.bias), "router: B T E")
         share, chosen = self.choose(logits)
-        y = self.route(x, share, chosen)
+        y = self.route(self.normed("routed_norm", x), share, chosen)
         if self.shared is None:
-            return y
+            return y if self.routed_post_norm is None else ops.identity(self.routed_rows(y))
+        x = self.normed("shared_norm", x)
         if self.shared_gate is None:
-            return ops.add(tap(y, "routed_out: B T D"), tap(self.shared(x), "shared: B T D"))
+            return ops.add(self.routed_rows(y), self.normed("shared_post_norm", tap(self.shared(x), "shared: B T D")))
         shared, gate = tap(self.shared(x), "shared: B T D"), tap(self.shared_gate(x), "shared_gate: B T 1")
-        return ops.add(tap(y, "routed_out: B T D"), tap(ops.gated(shared, gate), "shared_out: B T D"))
+        return ops.add(self.routed_rows(y), self.normed("shared_post_norm", tap(ops.gated(shared, gate), "shared_out: B T D")))
+
+    def routed_rows(self, y: Tensor) -> Tensor:
+        """Return the sum of the experts' rows, by its norm where there is one."""
+        return self.normed("routed_post_norm", tap(y, "routed_out: B T D"))
+
+    def normed(self, norm: str, x: Tensor) -> Tensor:
+        """Return x by the norm of this name; x itself where there is none."""
+        part = getattr(self, norm)
+        return x if part is None else tap(part(x), f"{norm}: B T D")
+
+    def router_rows(self, x: Tensor) -> Tensor:
+        """Return what the router reads: x, or a norm of it over the root of its width (Gemma 4)."""
+        if self.router_norm is None:
+            return x
+        return tap(ops.scaled(self.normed("router_norm", x), x.shape[-1] ** -0.5), "router_reads: B T D")
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Choose experts by logits [B T E]. Returns the share of each chosen expert and its number, both [B T A].
 
         A correction and groups decide which are chosen, the affinities alone how much each counts. Where the spec says so, a token's shares
-        are divided by their sum; then they are multiplied by its scale.
+        are divided by their sum; then they are multiplied by its scale, and by the expert's own.
         """
         affinity = tap(score(logits, self.spec.affinity), "affinity: B T E")
         ranked = logits  # not the affinities: a softmax can round two of them to one
@@ -76,7 +99,10 @@ class Moe(nn.Module):
         chosen = tap(best, "chosen: B T A")
         if chosen is not best:  # a watch has edited the choice
             self.check_experts(chosen)
-        return tap(self.weigh(logits, affinity, chosen), "share: B T A"), chosen
+        share = self.weigh(logits, affinity, chosen)
+        if self.expert_scale is not None:
+            share = ops.scaled_shares(tap(share, "share_plain: B T A"), chosen, self.expert_scale)
+        return tap(share, "share: B T A"), chosen
 
     def weigh(self, logits: Tensor, affinity: Tensor, chosen: Tensor) -> Tensor:
         """Return the share of each chosen expert [B T A]."""

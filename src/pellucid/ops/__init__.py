@@ -5,7 +5,7 @@ from pellucid.ops.choose import choose
 from pellucid.ops.convolve import convolve
 from pellucid.ops.delta import delta_rule
 from pellucid.ops.distance import distances
-from pellucid.ops.experts import best, combine, corrected, grouped, mixed, shares, sort, weighted
+from pellucid.ops.experts import best, combine, corrected, grouped, mixed, scaled_shares, shares, sort, weighted
 from pellucid.ops.gate import capped, clipped, gate, gated, sigmoid, softmax, tanh, xielu
 from pellucid.ops.held import format_for, rows_held
 from pellucid.ops.latent import attend_latent
@@ -76,6 +76,7 @@ __all__ = [
     "rows_held",
     "scale_by_position",
     "scaled",
+    "scaled_shares",
     "shares",
     "sigmoid",
     "sinusoids",

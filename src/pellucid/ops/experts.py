@@ -49,6 +49,11 @@ SHARE = OpKind(
     template=lambda m: "{x}" + " / {sum}" * bool(m.setting("normalised")) + " · {scale}" * (m.setting("scale", 1) != 1),
     result="expert shares",
 )
+OWN = OpKind(
+    "expert_scale",
+    lambda m: f"{m.x} · {m.weights[0]}[{m.inputs[1]}]",
+    labels={"weight": lambda m: f"{m.weights[0]}[{m.inputs[1]}]"},
+)
 MIXER = OpKind(
     "sparsemixer",
     lambda m: f"sparsemixer({m.x}, {m.inputs[1]}, {plain(m.setting('near'))})",
@@ -118,6 +123,20 @@ def shares(affinity: Tensor, chosen: Tensor, spec: Moe) -> Tensor:
         return Terms(x=mine, **over, **({} if spec.scale == 1 else {"scale": spec.scale})).of(sum=total)
 
     return note(y, SHARE.name, (affinity, chosen), (), terms, settings=settings)
+
+
+def scaled_shares(share: Tensor, chosen: Tensor, factors: Tensor) -> Tensor:
+    """Multiply the share of each chosen expert [B T A] by the expert's own factor, of factors [E]."""
+    fast = native.fits_shares(share, share, chosen)
+    y = native.scaled_shares(share, chosen, factors) if fast else share * factors.to(share.dtype)[chosen]
+
+    def terms(i: Index) -> Terms:
+        return Terms(x=share[i], weight=factors[int(chosen[i])])
+
+    def again(factors: Tensor) -> Tensor:
+        return share * factors.to(share.dtype)[chosen]
+
+    return note(y, OWN.name, (share, chosen), (factors,), terms, again=again)
 
 
 def mixed(logits: Tensor, chosen: Tensor, near: float) -> Tensor:

@@ -4,6 +4,8 @@ from kinds import GEMMA, Kind
 
 TURN = {"rope_type": "default", "rope_theta": 500.0}
 
+EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12, "attention_k_eq_v": True}
+
 KIND = Kind(
     tiny={name: value for name, value in GEMMA.items() if name != "query_pre_attn_scalar"}
     | {
@@ -27,11 +29,15 @@ KIND = Kind(
             },
             "attention_k_eq_v": True,
         },
+        "experts": EXPERTS,
+        "experts, own head": EXPERTS | {"tie_word_embeddings": False, "num_experts": 6, "top_k_experts": 3, "hidden_activation": "silu"},
     },
-    dtypes=("plain", "values of their own"),
+    dtypes=("plain", "values of their own", "experts"),
     changes=(
         ("plain", {"sliding_window": 9}),
         ("plain", {"final_logit_softcapping": None}),
+        ("experts", {"top_k_experts": 3}),
+        ("experts", {"rms_norm_eps": 1.1e-6}),
         (
             "half turns, stretched",
             {
@@ -55,7 +61,9 @@ KIND = Kind(
         ("plain", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
         ("plain", {"num_kv_shared_layers": 1}, "num_kv_shared_layers"),
         ("plain", {"hidden_size_per_layer_input": 4}, "hidden_size_per_layer_input"),
-        ("plain", {"enable_moe_block": True}, "enable_moe_block"),
+        ("plain", {"enable_moe_block": True, "top_k_experts": 2, "moe_intermediate_size": 12}, "num_experts"),
+        ("experts", {"top_k_experts": 5}, "top_k_experts <= num_experts"),
+        ("experts", {"expert_intermediate_size": 16}, "expert_intermediate_size"),
         ("plain", {"layer_types": ["full_attention", "full_attention", "sliding_attention"]}, "layer_types"),
         ("plain", {"num_key_value_heads": 3}, "num_attention_heads % num_key_value_heads == 0"),
     ),

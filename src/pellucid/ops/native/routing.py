@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pellucid.ops.native.library import HALF, call, constant, fresh, most
-from pellucid.ops.native.twins import ROUTED, address, count, few, fits, leads, meets, numbers
+from pellucid.ops.native.twins import ROUTED, address, count, embedding, few, fits, leads, meets, numbers, times
 from pellucid.ops.precision import wide
 
 
@@ -108,6 +108,13 @@ def weigh(rows: Tensor, share: Tensor, order: Tensor) -> Tensor:
         y=y.data_ptr(), rows=rows.shape[0], width=rows.shape[1],
     )  # fmt: skip
     return y
+
+
+def scaled_shares(share: Tensor, chosen: Tensor, factors: Tensor) -> Tensor:
+    """Multiply shares [B T A] by the factors [E] of their experts, which a plan keeps unless they have the dtype of shares."""
+    with constant():
+        table = factors.to(share.dtype)[:, None]
+    return times(share, embedding(chosen, table).view(share.shape))
 
 
 def multiplied(x: Tensor, factor: Tensor) -> Tensor:
