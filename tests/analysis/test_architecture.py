@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pellucid.analysis.architecture import blocks, built, longer, parts
+from pellucid.analysis.architecture import OF_WHAT_IT_MADE, blocks, built, longer, parts
 from pellucid.api.count import described
+from pellucid.counting.training_ranks import NORMED_AFTER
+from pellucid.nn.block import ORDERS, AfterBlock, SandwichBlock
 from tiny import GPT2, LLAMA
 
 
@@ -26,6 +28,14 @@ def test_orders_of_norms() -> None:
     assert inside("post") == ["attn", "sum", "norm", "ffn", "sum", "norm"]
     assert inside("sandwich") == ["norm", "attn", "norm", "sum", "norm", "ffn", "norm", "sum"]
     assert inside("bare") == ["norm", "attn", "norm", "ffn"]
+    for scaled in ("sandwich, scaled", "sandwich, scaled, rows"):
+        assert inside(scaled) == inside("sandwich")
+
+
+def test_every_order_with_a_norm_behind_a_part_is_known() -> None:
+    """The drawing and the bytes that ranks exchange again in a backward pass go by lists of orders; the blocks have the norms."""
+    of_what_it_made = {order for order, block in ORDERS.items() if issubclass(block, SandwichBlock | AfterBlock)}
+    assert of_what_it_made == OF_WHAT_IT_MADE and of_what_it_made | {"post"} == set(NORMED_AFTER)
 
 
 def test_what_differs_is_drawn_apart() -> None:

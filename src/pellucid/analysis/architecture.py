@@ -10,8 +10,9 @@ from pellucid.config import AnyAttention, AnyFfn, Config, Layer, ShortConv
 from pellucid.counting.meta_run import meta_model
 from pellucid.nn.block import Block
 
-BEFORE = {"pre", "sandwich", "parallel", "parallel, two norms", "bare"}  # orders in which a norm stands before a part
-OF_WHAT_IT_MADE = {"sandwich", "after"}  # orders in which one stands between a part and its sum
+SCALED = {"sandwich, scaled", "sandwich, scaled, rows"}
+BEFORE = {"pre", "sandwich", "parallel", "parallel, two norms", "bare", *SCALED}  # orders in which a norm stands before a part
+OF_WHAT_IT_MADE = {"sandwich", "after", *SCALED}  # orders in which one stands between a part and its sum
 
 
 @dataclass(frozen=True)

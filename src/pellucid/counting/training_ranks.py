@@ -34,7 +34,8 @@ from pellucid.counting.training_extra import at_least
 
 ONE = Split()
 IN_A_HEAD = {"K", "W"}
-NORMED_AFTER = ("post", "sandwich", "after")  # orders in which a norm reads what the feed-forward part made
+NORMED_AFTER = ("post", "sandwich", "after", "sandwich, scaled", "sandwich, scaled, rows")
+"""Orders in which a norm reads what the feed-forward part made."""
 
 
 @dataclass(frozen=True)
