@@ -22,6 +22,7 @@ from pellucid.rope_config import Proportional as Proportional
 from pellucid.rope_config import Rope as Rope
 from pellucid.rope_config import Yarn as Yarn
 from pellucid.state_config import GatedDelta as GatedDelta
+from pellucid.state_config import Mamba1 as Mamba1
 from pellucid.state_config import Mamba2 as Mamba2
 from pellucid.state_config import ShortConv as ShortConv
 
@@ -176,7 +177,7 @@ class Latent(AttentionSpec):
         return replace(self, kv_rank=rank or latent_widths(self.key)[0])
 
 
-AnyAttention = Attention | Latent | ShortConv | GatedDelta | Mamba2  # every kind of attention, and what stands in its place
+AnyAttention = Attention | Latent | ShortConv | GatedDelta | Mamba1 | Mamba2  # every kind of attention, and what stands in its place
 MIXERS = tuple(dict.fromkeys(kind.part for kind in get_args(AnyAttention)))  # the names that these have in a block
 
 

@@ -105,3 +105,34 @@ class Mamba2(StateSpec):
     @property
     def channels(self) -> int:
         return 2 * self.groups * self.state_width + self.state_heads * self.row_width
+
+
+@dataclass(frozen=True)
+class Mamba1(StateSpec):
+    """One matrix of all channels, each number of which fades by itself, in attention's place (Mamba, arXiv 2312.00752)."""
+
+    state_width: int  # N of the paper: of a row of B and C, and of a channel's state
+    row_width: int  # channels: of a row of x
+    rank: int  # of dt, which a thin product makes of x
+    rows: int = 4  # that the convolution of x sums, a token's own included
+    act: str = "silu"  # of its sums
+    kernel_bias: bool = True  # of the convolution
+    bias: bool = False  # of the products before and behind the state
+    norms: str = "none"  # of dt's thin rows, of B and of C: "none";  "rms";  "rms, no weight" (Falcon Mamba)
+    norm_eps: float = 1e-6
+
+    kind: ClassVar[str] = "Mamba-1"
+    part: ClassVar[str] = "mamba"
+    stored: ClassVar[tuple[str, ...]] = ("H·W",)
+    state_products: ClassVar[int] = 2  # written and read
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        return 1, self.state_width, self.row_width
+
+    @property
+    def channels(self) -> int:
+        return self.row_width
+
+    def products(self, rows: int, seen: int, source: int) -> Iterator[Products]:
+        yield "T·(2·H·K·W + J·H·W)", (rows, (2 * self.state, self.rows * self.channels))

@@ -186,7 +186,7 @@ def test_the_first_difference_is_named(family: str) -> None:
     def compare() -> tuple[str, str] | None:
         with recorded(model, [p.ours for p in table]) as mine:
             model(*ids)
-        called.update(mine)
+        called.update(path for path in mine if not path.endswith(".dt_in"))  # transformers reads this weight, and calls no module
         difference = first_difference(table, mine, right, EXACT)
         return difference and (difference.path, difference.side)
 
@@ -214,6 +214,7 @@ def test_the_first_difference_is_named(family: str) -> None:
                 (f"{part}.o", "input"),
                 (f"{part}.down", "input"),
                 (f"{part}.norm", "input"),
+                (f"{part}.dt_low", "input"),
                 *firsts,
             }, name
 

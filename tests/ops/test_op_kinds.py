@@ -41,6 +41,8 @@ PRODUCTS = {
     "state",
     "ssd",
     "ssd state",
+    "selective scan",
+    "selective state",
 }
 
 

@@ -137,8 +137,20 @@ def ssd(reader: Any, b: Named, x: Named, decay: Named, dt: Named) -> Named:
     return Named(torch.stack(states, 1)[:, -b.x.shape[1] :], ("B", "T", "H", "K", "W"))
 
 
+def selective(reader: Any, b: Named, x: Named, decay: Named, dt: Named) -> Named:
+    """Return the state of all channels after each row [B T H K W], from the first row of the text on."""
+    keys, rows, decays, steps = (earlier(reader, x) for x in (b, x, decay, dt))
+    total, states = torch.zeros(*decays[:, 0].shape, dtype=torch.float64), []
+    for t in range(keys.shape[1]):
+        total = decays[:, t] * total + keys[:, t, :, None] * (steps[:, t] * rows[:, t, 0])[:, None]
+        states.append(total[:, None])
+    return Named(torch.stack(states, 1)[:, -b.x.shape[1] :], ("B", "T", "H", "K", "W"))
+
+
 def read(reader: Any, q: Named, state: Named) -> Named:
-    """Return what each query reads from its head's state."""
+    """Return what each query reads from its head's state; a query without heads reads from the only one."""
+    if q.axes[2] == "K":
+        q = Named(q.x.unsqueeze(2), ("B", "T", "H", "K"))
     q = repeated(Named(q.x * reader.seen.settings["scale"] ** 2, q.axes), state.x.shape[2])
     return Named((state.x * q.x[..., None]).sum(3), ("B", "T", "H", "W"))
 
@@ -294,7 +306,8 @@ def phi(x: Tensor) -> Tensor:
 
 FUNCTIONS: dict[str, Callable[..., Named]] = {
     "softmax": softmax, "masked_fill": masked_fill, "rms": rms, "rms_heads": rms_heads, "rms_groups": rms_groups, "RoPE": rope,
-    "bucket": bucket, "sincos": sincos, "waves": waves, "xielu": xielu, "conv": conv, "delta": delta, "ssd": ssd, "read": read,
+    "bucket": bucket, "sincos": sincos, "waves": waves, "xielu": xielu, "conv": conv, "delta": delta, "ssd": ssd,
+    "selective": selective, "read": read,
     "exp": each(torch.exp), "softplus": each(lambda x: (1 + x.exp()).log()),
     "top": top, "best": best, "sparsemixer": sparsemixer, "clamp": clamp,
     "min": least, "max": most, "sigmoid": each(lambda x: 1 / (1 + (-x).exp())), "tanh": each(torch.tanh), "ln": each(torch.log),

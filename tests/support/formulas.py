@@ -20,7 +20,7 @@ from pellucid.watching.records import Seen
 
 TOKEN = re.compile(r"\s*(Σ_[A-Z]|[A-Za-z](?:[A-Za-z0-9_]|\.(?=[A-Za-z0-9]))*|\d+(?:\.\d+)?(?:e[+-]?\d+)?|[μσᵀₙ√·/+−()\[\]|,:⌊⌋≤<=-])")
 
-WITHIN = dict.fromkeys(("attend", "attend latent"), ("pattern", "v")) | dict.fromkeys(("delta rule", "ssd"), ("state",))  # inside an op
+WITHIN = dict.fromkeys(("attend", "attend latent"), ("pattern", "v")) | dict.fromkeys(("delta rule", "ssd", "selective scan"), ("state",))
 
 
 @dataclass

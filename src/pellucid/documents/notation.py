@@ -81,6 +81,7 @@ SIGNS: dict[str, Callable[[Mapping[str, Any]], Iterator[Note]]] = {
     r"rms_groups\(": one("rms_groups", eps="eps", groups="groups"),
     r"\bconv\(": one("conv", rows="rows"),
     r"\bdelta\(": one("delta", scale="scale"),
+    r"\bselective\(": one("selective"),
     r"\bssd\(": one("ssd"),
     r"\bread\(": lambda s: iter([("read", {})] if s["scale"] == 1 else [("read.scaled", {"scale": plain(s["scale"])})]),
     r"\bstate\b": one("state"),

@@ -59,10 +59,9 @@ def config(hf: Fields) -> c.Config:
 
 
 LAYER = "model.layers.{i}."
+ENDS = (Rule("model.embed_tokens.*", "embed.*"), Rule("model.final_layernorm.*", "norm.*"), Rule("lm_head.*", "head.*"))
 RULES = (
-    Rule("model.embed_tokens.*", "embed.*"),
-    Rule("model.final_layernorm.*", "norm.*"),
-    Rule("lm_head.*", "head.*"),
+    *ENDS,
     Rule(f"{LAYER}input_layernorm.*", "layers.{i}.attn_norm.*"),
     Rule(f"{LAYER}pre_ff_layernorm.*", "layers.{i}.ffn_norm.*"),
     *llama.ATTENTION,

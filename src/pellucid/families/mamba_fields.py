@@ -1,4 +1,4 @@
-"""What families with Mamba-2's layers share: their fields, the limits of dt, and the names of a layer's tensors."""
+"""What families with Mamba's layers share: Mamba-2's fields, the limits of dt, and the names of a layer's tensors."""
 
 from math import inf
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from pellucid import config as c
 from pellucid.families.acts import ACTS
 from pellucid.families.fields import Fields
-from pellucid.families.names import CHANNEL_BIASES, CHANNELS, SPLIT, Rule
+from pellucid.families.names import CHANNEL_BIASES, CHANNELS, SPLIT, TURNED, Rule
 
 NO_LIMIT = {"__float__": "Infinity"}  # transformers' own spelling of it
 
@@ -45,7 +45,7 @@ def limits(hf: Fields) -> tuple[float, float | None]:
 
 
 def rules(disk: str, ours: str = "layers.{i}.mamba") -> tuple[Rule, ...]:
-    """Return the rules of a layer's tensors below these names."""
+    """Return the rules of the tensors of a layer of Mamba-2 below these names."""
     return (
         Rule(f"{disk}.in_proj.*", tuple(f"{ours}.{n}.*" for n in ("z", "x", "b", "c", "dt_in")), SPLIT),
         Rule(f"{disk}.conv1d.weight", tuple(f"{ours}.{n}_kernel" for n in "xbc"), CHANNELS),
@@ -54,5 +54,21 @@ def rules(disk: str, ours: str = "layers.{i}.mamba") -> tuple[Rule, ...]:
         Rule(f"{disk}.dt_bias", f"{ours}.rate_bias"),
         Rule(f"{disk}.D", f"{ours}.skip"),
         Rule(f"{disk}.norm.weight", f"{ours}.norm.weight"),
+        Rule(f"{disk}.out_proj.*", f"{ours}.o.*"),
+    )
+
+
+def selective_rules(disk: str, ours: str = "layers.{i}.mamba") -> tuple[Rule, ...]:
+    """Return the rules of the tensors of a layer of Mamba-1 below these names."""
+    return (
+        Rule(f"{disk}.in_proj.*", (f"{ours}.x.*", f"{ours}.z.*"), SPLIT),
+        Rule(f"{disk}.conv1d.weight", (f"{ours}.x_kernel",), CHANNELS),
+        Rule(f"{disk}.conv1d.bias", (f"{ours}.x_kernel_bias",), CHANNEL_BIASES),
+        Rule(f"{disk}.x_proj.weight", tuple(f"{ours}.{n}.weight" for n in ("dt_low", "b", "c")), SPLIT),
+        Rule(f"{disk}.dt_proj.weight", f"{ours}.dt_in.weight"),
+        Rule(f"{disk}.dt_proj.bias", f"{ours}.rate_bias"),
+        *(Rule(f"{disk}.{n}_layernorm.weight", f"{ours}.{n}_norm.weight") for n in ("dt", "b", "c")),
+        Rule(f"{disk}.A_log", f"{ours}.log_rate", TURNED),
+        Rule(f"{disk}.D", f"{ours}.skip"),
         Rule(f"{disk}.out_proj.*", f"{ours}.o.*"),
     )

@@ -19,17 +19,19 @@ from pellucid.nn.low_rank import thin
 from pellucid.nn.mlp import GatedMlp, Mlp, XieluMlp
 from pellucid.nn.moe import InputWeightedMoe, Moe, SparseMixerMoe
 from pellucid.nn.norm import NORMS
+from pellucid.nn.selective import Mamba1
 from pellucid.nn.short_conv import ShortConv
 from pellucid.nn.state_space import Mamba2
 from pellucid.watching.tap import tap
 
-AnyAttention = Attention | Latent | ShortConv | GatedDelta | Mamba2
+AnyAttention = Attention | Latent | ShortConv | GatedDelta | Mamba1 | Mamba2
 
 ATTENTION: dict[type, Callable[..., AnyAttention]] = {
     c.Attention: Attention,
     c.Latent: Latent,
     c.ShortConv: ShortConv,
     c.GatedDelta: GatedDelta,
+    c.Mamba1: Mamba1,
     c.Mamba2: Mamba2,
 }  # the part of each spec
 

@@ -30,6 +30,7 @@ from pellucid.ops.norm import layer, layer_heads, layer_offset, rms, rms_groups,
 from pellucid.ops.precision import rounded, wide
 from pellucid.ops.recurrent import times
 from pellucid.ops.rotate import angles, rotate
+from pellucid.ops.selective import selective_scan
 from pellucid.ops.sinusoid import sinusoids
 from pellucid.ops.ssd import decay, softplus, ssd
 
@@ -77,6 +78,7 @@ __all__ = [
     "scale_by_position",
     "scaled",
     "scaled_shares",
+    "selective_scan",
     "shares",
     "sigmoid",
     "sinusoids",

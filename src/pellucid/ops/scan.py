@@ -1,9 +1,10 @@
-"""A matrix of each head that every token fades and adds a product to: what the delta rule and Mamba-2's scan have in common.
+"""A matrix of each head that every token fades and adds a product to: what the delta rule and Mamba's scans have in common.
 
     S <- decay · S + k rowᵀ        y = Sᵀq + skip · v
 
     delta rule   row = beta · (v − decay · Sᵀk)         what S lacks under the key k
     Mamba-2      row = dt · v                           v itself: k, q and v are the paper's B, C and x
+    Mamba-1      row = dt · v                           decay is a number for each one of S, dt and skip one for each of v
 
 Tokens are taken one after another, by a kernel where it fits, so that a row has the same bits in any chunk.
 """
@@ -30,7 +31,10 @@ LARGE = 64 << 20  # bytes: a state of each token may be megabytes, so that a lon
 
 
 class ScanRows(NamedTuple):
-    """The rows that a state is rewritten by: q, k [B T G K], v [B T H W], decay and rate [B T H]; rate: how much of a row is written."""
+    """The rows that a state is rewritten by: q, k [B T G K], v [B T H W], decay and rate [B T H]; rate: how much of a row is written.
+
+    By channel, as `Recurrence.by_channel` says: decay [B T H K W], rate [B T H W].
+    """
 
     q: Tensor
     k: Tensor
@@ -44,12 +48,14 @@ class Recurrence:
     """One way to rewrite a state. op: of y.  state: of the states.  corrects: True if a row is what the state lacks, not v itself.
 
     scale: of keys; of queries twice.
+    by_channel: True if each number of a state has its own decay, and each number of a row its own rate and skip.
     """
 
     op: OpKind
     state: OpKind
     corrects: bool
     scale: float = 1.0
+    by_channel: bool = False
 
     @property
     def products(self) -> int:
@@ -58,15 +64,22 @@ class Recurrence:
 
     def rewrite(self, state: Tensor, k: Tensor, v: Tensor, decay: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
         """Fade a state [B H K W] and write a row under its key k. Returns the new state, and the row [B H W]."""
-        faded = state * decay[..., None, None]
-        row = rate[..., None] * (v - torch.einsum("...hkw,...hk->...hw", faded, k) if self.corrects else v)
+        if not self.by_channel:
+            decay, rate = decay[..., None, None], rate[..., None]
+        faded = state * decay
+        row = rate * (v - torch.einsum("...hkw,...hk->...hw", faded, k) if self.corrects else v)
         return faded + k[..., None] * row[..., None, :], row
+
+    def skipped(self, skip: Tensor, v: Tensor) -> Tensor:
+        """Return what of rows v [... H W] is added to what is read: skip [H], or by channel [W], times v."""
+        return (skip if self.by_channel else skip[:, None]) * v
 
 
 def scan(operands: ScanRows, states: States, how: Recurrence, skip: Tensor | None = None) -> Tensor:
     """Rewrite each text's state by its rows one after another, and read each row's query from it. Returns y [B T H W].
 
-    Key head g serves the heads of its group.  skip [H]: what of v is added to y.  FLOPs: 2·H·K·W a token for each product of a state.
+    Key head g serves the heads of its group.  skip [H], by channel [W]: what of v is added to y.
+    FLOPs: 2·H·K·W a token for each product of a state.
     """
     q, k, v, _, _ = operands
     pages = states.batched
@@ -86,11 +99,11 @@ def scan(operands: ScanRows, states: States, how: Recurrence, skip: Tensor | Non
         text = next(s for s in texts if t in range(q.shape[1])[s.rows])
         state = text.until(b, t - (text.rows.start or 0))
         terms = Terms(q=q[b, t, h // (v.shape[2] // q.shape[2])].double() * how.scale * how.scale, state=state[h, :, w])
-        return terms if skip is None else terms.plus(skip=skip[h].double() * v[i].double())
+        return terms if skip is None else terms.plus(skip=skip[w if how.by_channel else h].double() * v[i].double())
 
     def again(weight: Tensor) -> Tensor:
         assert skip is not None
-        return y + ((weight - skip)[:, None] * v).to(y.dtype)
+        return y + how.skipped(weight - skip, v).to(y.dtype)
 
     flops, weights = 2 * how.products * v.numel() * k.shape[3], () if skip is None else (skip,)
     return note(y, how.op.name, operands, weights, terms, flops, settings=lambda: {"scale": how.scale}, again=again)
@@ -162,10 +175,10 @@ class Scan(Segment):
         q, k, v, decay, rate = (x[:, :rows] for x in self.operands)
         w, heads = decay.dtype, self.shape[0] // q.shape[2]
         q, k = (x.to(w).repeat_interleave(heads, 2) for x in (q * scale * scale, k * scale))
-        v, rate, skip = v.to(w), rate.to(w), None if self.skip is None else self.skip.to(w)[:, None]
+        v, rate, skip = v.to(w), rate.to(w), None if self.skip is None else self.skip.to(w)
         if text.padded:  # padding leaves a state as it is
-            real = (text.positions >= 0)[..., None]
-            decay, rate = torch.where(real, decay, 1.0), torch.where(real, rate, 0.0)
+            real = text.positions >= 0
+            decay, rate = (torch.where(real[(..., *[None] * (x.ndim - 2))], x, kept) for x, kept in ((decay, 1.0), (rate, 0.0)))
         state = text.first(self.shape, w) if self.first is None else self.first
         if decay.is_meta and not tapped:  # what autograd keeps of all tokens at once: a loop over a context of 262,144 has no end
             of_each = state.expand(rows, *state.shape).requires_grad_()
@@ -183,7 +196,8 @@ class Scan(Segment):
 
         def terms(i: Index) -> Terms:
             b, t, h, key, value = i
-            before = Terms(decay=decay[b, t, h], before=states[t][b, h, key, value])
+            fade = decay[b, t, h, key, value] if self.how.by_channel else decay[b, t, h]
+            before = Terms(decay=fade, before=states[t][b, h, key, value])
             return before.plus(write=k[b, t, h, key].double() * wrote[t][b, h, value].double())
 
         return self.query(self.tap_states(torch.stack(states[1:], 1), terms), q, v, skip), state
@@ -191,7 +205,7 @@ class Scan(Segment):
     def query(self, state: Tensor, q: Tensor, v: Tensor, skip: Tensor | None) -> Tensor:
         """Read queries q [... H K] from states [... H K W], add skip · v, and round once. Returns [... H W]."""
         y = torch.einsum("...hkw,...hk->...hw", state, q)
-        return (y if skip is None else y + skip * v).to(self.operands.v.dtype)
+        return (y if skip is None else y + self.how.skipped(skip, v)).to(self.operands.v.dtype)
 
     def tap_states(self, table: Tensor, terms: Callable[[Index], Terms] | None = None) -> Tensor:
         """Note and tap the states after each token [B T H K W]."""

@@ -72,15 +72,18 @@ def softplus(x: Tensor, bias: Tensor, least: float = 0.0, most: float | None = N
 
 
 def decay(dt: Tensor, log_rate: Tensor) -> Tensor:
-    """Compute exp(−exp(log_rate) · dt) of dt [B T H]: how much of a state is left after each token."""
+    """Compute exp(−exp(log_rate) · dt) of dt [B T H]: how much of a state is left after each token.
+
+    By channel: of dt [B T W] and log_rate [K W], how much of each of its numbers is left [B T K W].
+    """
 
     def computed(log_rate: Tensor) -> Tensor:
-        return (-log_rate.to(dt.dtype).exp() * dt).exp()
+        return (-log_rate.to(dt.dtype).exp() * (dt if log_rate.ndim == 1 else dt[..., None, :])).exp()
 
     y = native.decay(dt, log_rate) if native.fits_decay(dt, log_rate) else computed(log_rate)
 
     def terms(i: Index) -> Terms:
-        return Terms(decay=y[i]).of(x=dt[i], log_rate=log_rate[i[-1]])
+        return Terms(decay=y[i]).of(x=dt[(*i[:2], i[-1])], log_rate=log_rate[i[2:]])
 
     return note(y, DECAY.name, (dt,), (log_rate,), terms, again=computed)
 

@@ -17,8 +17,16 @@ const run = (T: number): Tensor[] => [
 // Mamba-2, of 6 heads of 8 × 4 in 2 groups, over a convolution of the last 3 rows.
 const mamba = (T: number): Tensor[] => [
   tensor("layers.3.mamba.x", "B T H W", [1, T, 6, 4]), tensor("layers.3.mamba.b", "B T G K", [1, T, 2, 8]), tensor("layers.3.mamba.c", "B T G K", [1, T, 2, 8]),
-  tensor("layers.3.mamba.x_sum", "B T H W", [1, T, 6, 4], { rows: 3 }), tensor("layers.3.mamba.c_act", "B T G K", [1, T, 2, 8]), tensor("layers.3.mamba.z", "B T H W", [1, T, 6, 4]),
+  tensor("layers.3.mamba.x_sum", "B T H W", [1, T, 6, 4], { rows: 3 }), tensor("layers.3.mamba.b_sum", "B T G K", [1, T, 2, 8]), tensor("layers.3.mamba.c_sum", "B T G K", [1, T, 2, 8]),
+  tensor("layers.3.mamba.c_act", "B T G K", [1, T, 2, 8]), tensor("layers.3.mamba.z", "B T H W", [1, T, 6, 4]),
   tensor("layers.3.mamba.decay", "B T H", [1, T, 6]), tensor("layers.3.mamba.y", "B T H W", [1, T, 6, 4], {}, ["layers.3.mamba.c_act", "layers.3.mamba.b_act"]),
+];
+
+// Mamba-1, of 12 channels of 8 numbers, over a convolution of the last 3 rows: b and c are made of its sums, and not stored.
+const selective = (T: number): Tensor[] => [
+  tensor("layers.4.mamba.x", "B T H W", [1, T, 1, 12]), tensor("layers.4.mamba.x_sum", "B T H W", [1, T, 1, 12], { rows: 3 }),
+  tensor("layers.4.mamba.b", "B T K", [1, T, 8]), tensor("layers.4.mamba.c", "B T K", [1, T, 8]), tensor("layers.4.mamba.z", "B T H W", [1, T, 1, 12]),
+  tensor("layers.4.mamba.decay", "B T K W", [1, T, 8, 12]), tensor("layers.4.mamba.y", "B T H W", [1, T, 1, 12], {}, ["layers.4.mamba.c", "layers.4.mamba.b"]),
 ];
 
 test("attention keeps all rows, a convolution its last ones, a delta rule those and one state", () => {
@@ -31,6 +39,12 @@ test("attention keeps all rows, a convolution its last ones, a delta rule those 
 test("Mamba-2 keeps the rows of its convolutions and one state", () => {
   const [own] = kept(mamba(10)), row = (6 * 4 + 2 * 2 * 8) * 4, state = 6 * 8 * 4 * 4;
   expect([own?.part, own?.tensors.length, own?.state]).toEqual(["layers.3.mamba", 3, state]);
+  expect([10, 2].map((rows) => own && keptBytes(own, rows))).toEqual([3 * row + state, 2 * row + state]);
+});
+
+test("Mamba-1 keeps the rows of x and a few numbers of each channel", () => {
+  const [own] = kept(selective(10)), row = 12 * 4, state = 12 * 8 * 4;
+  expect([own?.part, own?.tensors.map((t) => t.path), own?.state]).toEqual(["layers.4.mamba", ["layers.4.mamba.x"], state]);
   expect([10, 2].map((rows) => own && keptBytes(own, rows))).toEqual([3 * row + state, 2 * row + state]);
 });
 

@@ -6,6 +6,7 @@ import { axes, together, type Step, type Tensor } from "./types";
 // memory: kept once, of another text.  most: the rows that are kept at most, the last ones.  state: bytes that a text has at any length.
 export interface Kept { block: string; part: string; tensors: Tensor[]; memory: boolean; most: number; state: number }
 
+// Of Mamba those that a convolution sums: x alone in Mamba-1.
 const NAMES: Record<string, string[]> = { conv: ["gated"], delta: ["q", "k", "v"], mamba: ["x", "b", "c"] };
 
 export function kept(tensors: readonly Tensor[]): Kept[] {
@@ -18,7 +19,7 @@ export function kept(tensors: readonly Tensor[]): Kept[] {
   for (const [part, own] of parts) {
     if (part.startsWith("encoder.")) continue;
     const latent = own.get("latent"), kind = part.slice(part.lastIndexOf(".") + 1);
-    const names = NAMES[kind] ?? (latent ? ["latent", "k_shared"] : [own.has("k_rot") ? "k_rot" : "k", "v"]);
+    const names = NAMES[kind]?.filter((n) => kind !== "mamba" || own.has(`${n}_sum`)) ?? (latent ? ["latent", "k_shared"] : [own.has("k_rot") ? "k_rot" : "k", "v"]);
     const all = names.map((n) => own.get(n)).filter((t) => t !== undefined);
     const rows = (own.get("q_sum") ?? own.get("x_sum") ?? own.get("z"))?.settings.rows; // of a convolution
     const most = kind in NAMES && typeof rows === "number" ? rows : Infinity;
@@ -31,7 +32,7 @@ export function kept(tensors: readonly Tensor[]): Kept[] {
 function state(own: Map<string, Tensor>): number {
   const y = own.get("y"), q = own.get(y?.inputs[0]?.split(".").at(-1) ?? ""), decay = own.get("decay");
   if (!q || !y || !decay) return 0;
-  return (q.shape.at(-1) ?? 0) * (y.shape.at(-1) ?? 0) * (decay.shape.at(-1) ?? 0) * (decay.bytes / decay.shape.reduce((n, x) => n * x, 1));
+  return (q.shape.at(-1) ?? 0) * (y.shape.at(-1) ?? 0) * (y.shape.at(-2) ?? 0) * (decay.bytes / decay.shape.reduce((n, x) => n * x, 1));
 }
 
 const size = (k: Kept): number => k.tensors.reduce((n, t) => n + t.bytes, 0);

@@ -135,7 +135,7 @@ def fits_scan(operands: Sequence[Tensor], pages: PagedRows, corrects: bool, skip
     q, k, v, decay, rate = operands
     (pool,), table, positions = pages.pools, pages.tables, pages.positions
     even = q.shape == k.shape and pool.shape[1:] == (v.shape[2], q.shape[3], v.shape[3]) and v.shape[2] % q.shape[2] == 0
-    even = even and pool.dtype is decay.dtype is wide(q.dtype) and rate.dtype is (q.dtype if corrects else decay.dtype)
+    even = even and decay.ndim == 3 and pool.dtype is decay.dtype is wide(q.dtype) and rate.dtype is (q.dtype if corrects else decay.dtype)
     return even and q.numel() > 0 and fits(q, k, v, skip) and fits(decay, pool) and fits(rate) and numbers(table, positions)
 
 
