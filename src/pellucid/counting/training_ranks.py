@@ -4,6 +4,7 @@
     with one copy between n          each has ⌈rows / n⌉ rows of every weight. A forward and its backward pass gather a block twice, what is
                                      outside of blocks once, and add up each gradient once: n − 1 times the own rows each
                                      copies of that, if there are several, add up the own rows' gradients once a step
+                                     what several blocks read, as all of ALBERT's, each has complete: its gradient is added up once a step
 
 Ranks that share a model add up in a ring what each of them made of a row, and in the backward pass the gradients of what each read:
 
@@ -20,7 +21,7 @@ Numbers of a loss, of a norm and of what ranks agree on are not counted: a few b
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -56,11 +57,13 @@ class TrainingGrid:
 class RankWeight(NamedTuple):
     """The numbers that the first rank has of one weight, as many as any. inside: of a block.  partial: see `used_in_part`.
 
-    single: of one moment.  gathered: the numbers that it sends, so that the ranks have the complete matrix.
+    complete: data ranks that share a copy have all of it.  single: of one moment.  gathered: the numbers that it sends, so that the ranks
+    have the complete matrix.
     """
 
     numbers: int
     inside: bool
+    complete: bool
     partial: bool
     single: bool
     gathered: int
@@ -73,16 +76,23 @@ def rank_weights(bill: Bill, g: TrainingGrid) -> Iterator[RankWeight]:
     for c in bill.weights:
         if not c.weight.parameter:
             continue
-        shape = shard(bill, c, g.split)
-        own = ceil(shape[0] / g.shard) * prod(shape[1:])
+        shape, complete = shard(bill, c, g.split), g.shard > 1 and read_by_several(bill, c.path, c.times)
+        grid = replace(g, shard=1) if complete else g
+        own = ceil(shape[0] / grid.shard) * prod(shape[1:])
         partial = c.weight.dims is not None and PLACE.fullmatch(c.path) is not None and g.split.tp > 1
         partial = (
             partial and not on_every_rank(bill, c.path) and used_in_part(c.path, c.weight.dims, c.part == "experts" and g.split.experts > 1)
         )
         single = g.muon and orthogonalised(c.path, len(shape))
-        gathered = gathered_matrix(shape, c.weight.shape, g) if single else 0
+        gathered = gathered_matrix(shape, c.weight.shape, grid) if single else 0
         for _ in range(rank.copies(c.path, c.times)):
-            yield RankWeight(own, PLACE.fullmatch(c.path) is not None, partial, single, gathered)
+            yield RankWeight(own, PLACE.fullmatch(c.path) is not None, complete, partial, single, gathered)
+
+
+def read_by_several(bill: Bill, path: str, times: int) -> bool:
+    """True if several blocks read one weight. times: how many blocks have one like it, fewer than there are of the kind."""
+    match = PLACE.fullmatch(path)
+    return match is not None and times < bill.reduced.kind(match).count
 
 
 def orthogonalised(path: str, ndim: int) -> bool:
@@ -121,15 +131,18 @@ def of_rank(bill: Bill, g: TrainingGrid, size: int = 4, narrow: int | None = Non
     if n == 1 and each < size:
         out |= {"weights": Number(own * each, "own·b", f"{own:,}·{each}"), "master": Number(own * size, "own·b", f"{own:,}·{size}")}
     if n > 1:
-        blocks, f = sum(p.numbers for p in parts if p.inside), g.forwards
-        ends = own - blocks
+        blocks, f = sum(p.numbers for p in parts if p.inside and not p.complete), g.forwards
+        ends, own = own - sum(p.numbers for p in parts if p.inside), own - sum(p.numbers for p in parts if p.complete)
         sent["gathered"] = Number(
             f * (n - 1) * (2 * blocks + ends) * each, "forwards·(n−1)·(2·blocks + ends)·b", f"{f}·{n - 1}·(2·{blocks:,} + {ends:,})·{each}"
         )
         sent["scattered"] = Number(f * (n - 1) * own * size, "forwards·(n−1)·own·b", f"{f}·{n - 1}·{own:,}·{size}")
     sent |= dict(between_ranks_of_a_model(bill, g, each, sum(p.numbers for p in parts if p.partial) * size))
-    if (copies := g.data // n) > 1:
-        sent["added_up"] = Number(2 * (copies - 1) * own * size // copies, "2·(n−1)/n·own·b", f"2·{copies - 1}/{copies}·{own:,}·{size}")
+    rings = {g.data // n: own, g.data: sum(p.numbers for p in parts if p.complete)} if n > 1 else {g.data: own}
+    if rings := {ranks: numbers for ranks, numbers in rings.items() if ranks > 1 and numbers}:
+        value = sum(2 * (ranks - 1) * numbers * size // ranks for ranks, numbers in rings.items())
+        filled = " + ".join(f"2·{ranks - 1}/{ranks}·{numbers:,}·{size}" for ranks, numbers in rings.items())
+        sent["added_up"] = Number(value, "Σ 2·(n−1)/n·own·b" if len(rings) > 1 else "2·(n−1)/n·own·b", filled)
     if gathered := sum(p.gathered for p in parts):
         sent["matrices"] = Number(gathered * size, "Σ (n−1)·parts·b", f"{gathered:,}·{size}")
     if sent:
