@@ -54,12 +54,12 @@ def test_a_tokenizer_that_is_taken_is_counted(tmp_path: Path) -> None:
     assert bills.ids_of(read_recipe(recipe_of(tmp_path)), read_recipe(path).data) == 400  # type: ignore[arg-type]
 
 
-REFUSED = ("{capitals}", "{stories} gpt2", "{stories} --lora 4", "{stories} --context 8", "no.toml")
+REFUSED = ("{capitals} --context 8", "{stories} gpt2", "{stories} --lora 4", "{stories} --context 8", "no.toml")
 
 
 @pytest.mark.parametrize("given", REFUSED)
 def test_what_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A recipe of facts, a second model, and settings that the recipe has itself."""
+    """A second model, and settings that the recipe has itself."""
     names = {"capitals": ROOT / "recipes" / "capitals.toml", "stories": STORIES}
     assert main(["count", *(text.format(**names) for text in given.split())]) == 2
     output = capsys.readouterr()

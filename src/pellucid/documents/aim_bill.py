@@ -29,10 +29,11 @@ def longest_text(recipe: Recipe, data: Texts, cfg: Config) -> int:
     return longest - 1
 
 
-def extra_of(recipe: Recipe, data: Texts, bill: Bill) -> Extra:
+def extra_of(recipe: Recipe, bill: Bill) -> Extra:
     """Return what the recipe's objective takes beside the step that `bill` counts one forward of."""
     aim, s, full = recipe.aim, bill.setting, recipe.train.full  # full: of a teacher, and of first weights
-    packed = data.pack == "documents"
+    data = recipe.data
+    packed = isinstance(data, Texts) and data.pack == "documents"
     if isinstance(aim, DistilSettings):
         family, cfg = described(folder_named(recipe, aim.teacher))
         teacher = billed(cfg, family.name, aim.teacher, s.context, s.batch, full, full, plain=full)
@@ -41,6 +42,7 @@ def extra_of(recipe: Recipe, data: Texts, bill: Bill) -> Extra:
         first = billed(bill.config, bill.family, bill.model, s.context, TOGETHER, s.weights, full, plain=full)
         return of_reference(LOGPROB_TABLES, first, forward_bytes(first, True))
     if isinstance(aim, RewardSettings):
+        assert isinstance(data, Texts)
         prompts, every = s.batch // aim.group, recipe.train.batch
 
         def counted(context: int, batch: int) -> Bill:

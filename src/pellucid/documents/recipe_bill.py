@@ -1,4 +1,6 @@
-"""The bill of a recipe before it runs: the memory and work of a step, and of all steps."""
+"""The bill of a recipe before it runs: the memory and work of a step, and of all steps. Of texts their files are not read; of facts
+every step is known.
+"""
 
 import math
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from pellucid.counting.training_memory import Way, memory, training
 from pellucid.counting.training_ranks import TrainingGrid, of_rank, orthogonalised
 from pellucid.documents.aim_bill import extra_of, longest_text
 from pellucid.documents.count import Scenario, device_of, document
+from pellucid.documents.facts_bill import FactsBill, facts_bill
 from pellucid.errors import PellucidError, UseError
 from pellucid.families import understand
 from pellucid.families.family import Family
@@ -39,6 +42,7 @@ class RecipeBill:
 
     steps: of the run, at least where the recipe gives tokens; None where it gives epochs, since the tokens are not made yet.
     way: what trains, all weights or an adapter, and in which dtypes.  ranks: that share the training.
+    facts: the exact counts of a recipe of facts; None of texts, whose rows are counted full.
     """
 
     bill: Bill
@@ -47,6 +51,7 @@ class RecipeBill:
     hour: float | None
     way: Way
     ranks: RanksSettings = ONE_PROCESS
+    facts: FactsBill | None = None
 
     @property
     def scenario(self) -> Scenario:
@@ -58,12 +63,15 @@ class RecipeBill:
         s, device = self.bill.setting, device_of(self.bill)
         if self.steps is None:
             return dict.fromkeys(("steps", "tokens", "flops", "hours", "price"))
-        forwards = self.steps * self.forwards
-        flops = forwards * int(training(self.bill, self.way)["flops.total"])
+        if self.facts is not None:
+            tokens, flops = self.facts.tokens, self.facts.flops
+        else:
+            forwards = self.steps * self.forwards
+            tokens, flops = forwards * s.batch * s.context, forwards * int(training(self.bill, self.way)["flops.total"])
         peak = device.peak.get(s.activations) if device is not None else None
         hours = flops / peak / 3600 if peak else None
         price = None if hours is None or self.hour is None else hours * self.hour
-        return {"steps": self.steps, "tokens": forwards * s.batch * s.context, "flops": flops, "hours": hours, "price": price}
+        return {"steps": self.steps, "tokens": tokens, "flops": flops, "hours": hours, "price": price}
 
     def rank(self) -> dict[str, Number]:
         """Return the bytes that one of several ranks holds of weights, gradients and moments, and sends in a step.
@@ -87,11 +95,18 @@ class RecipeBill:
 
 
 def recipe_bill(path: Path, device: str | None = None, price: float | None = None, root: Path | None = None) -> RecipeBill:
-    """Return the bill of a recipe of texts. device: whose peak gives the hours.  price: of it for an hour.  root: of its files."""
+    """Return the bill of a recipe. device: whose peak gives the hours.  price: of it for an hour.  root: of its files."""
     recipe = read_recipe(path, root)
-    if not isinstance(recipe.data, Texts):
-        raise UseError("count.recipe.facts", path=path)
-    return bill_of_texts(recipe, recipe.data, device, price)
+    return bill_of_texts(recipe, recipe.data, device, price) if isinstance(recipe.data, Texts) else bill_of_facts(recipe, device, price)
+
+
+def bill_of_facts(recipe: Recipe, device: str | None = None, price: float | None = None) -> RecipeBill:
+    """Return the bill of a recipe whose data are facts, given or invented."""
+    s = recipe.train
+    way = Way(recompute=s.recompute, master=s.rounds, summed=(s.micro or s.batch) < s.batch, copied=s.save_beside)
+    facts = facts_bill(recipe, way, device)
+    way = with_muon(recipe, facts.bill, facts.way)
+    return RecipeBill(facts.bill, facts.steps, s.batch // (s.micro or s.batch), price, way, recipe.ranks, facts)
 
 
 def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price: float | None = None) -> RecipeBill:
@@ -114,12 +129,16 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
         tokens = recipe.length.tokens
         steps = None if tokens is None else math.ceil(tokens / (recipe.train.batch * recipe.texts_a_row * length))
         bill.notes.append(say("count.recipe.epochs" if tokens is None else "count.recipe.least"))
-    way = replace(way_of(recipe, data, family, cfg), extra=extra_of(recipe, data, bill))
-    if recipe.train.optimizer == "muon":
-        matrices = (c for c in bill.weights if orthogonalised(c.path, len(c.weight.shape)))
-        single = sum(c.times * c.weight.count for c in matrices) if way.low is None else way.low  # an adapter is of matrices alone
-        way = replace(way, single=single)
+    way = with_muon(recipe, bill, replace(way_of(recipe, data, family, cfg), extra=extra_of(recipe, bill)))
     return RecipeBill(bill, steps, recipe.train.batch // rows, price, way, recipe.ranks)
+
+
+def with_muon(recipe: Recipe, bill: Bill, way: Way) -> Way:
+    """Return `way` with the numbers of which Muon keeps one moment; as it is for AdamW."""
+    if recipe.train.optimizer != "muon":
+        return way
+    matrices = (c for c in bill.weights if orthogonalised(c.path, len(c.weight.shape)))
+    return replace(way, single=sum(c.times * c.weight.count for c in matrices) if way.low is None else way.low)  # adapters are matrices
 
 
 def of_adapters(bill: Bill, way: Way, ranks: int) -> dict[str, Number]:

@@ -19,9 +19,10 @@ def drawn_recipe(given: RecipeBill, width: int) -> list[Text]:
     run, of_rank = given.run(), rank_lines(given)
     if given.steps is None:
         return [*of_rank, *drawn(given.bill, width, given.scenario)]
+    exact = given.facts is not None
     rows: list[list[Cell]] = [
-        [say("count.recipe.tokens"), count(int(run["tokens"] or 0))],
-        [say("count.recipe.flops"), scaled(run["flops"] or 0, "FLOP")],
+        [say("count.recipe.tokens.exact" if exact else "count.recipe.tokens"), count(int(run["tokens"] or 0))],
+        [say("count.recipe.flops.exact" if exact else "count.recipe.flops"), scaled(run["flops"] or 0, "FLOP")],
     ]
     if run["hours"] is not None:
         rows.append([say("count.recipe.hours"), number(run["hours"])])
