@@ -10,6 +10,7 @@ so that a kill at any moment leaves shards that are made again, and never ones t
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from pellucid.checkpoint.disk import inside, read_text, reason, replacing
+from pellucid.checkpoint.disk import inside, read_text, reason, regular, replacing
 from pellucid.checkpoint.folder import TOKENIZER_FILES
 from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
 from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
@@ -121,9 +122,10 @@ def require_wanted(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def source_digest(file: Path) -> str:
-    """Return the SHA-256 of a source. A TrainError if it cannot be read."""
+    """Return the SHA-256 of a source. A TrainError if it cannot be read, or is a pipe or a device, which is not waited for."""
     try:
-        return digest(file)
+        with regular(file, TrainError) as fd, os.fdopen(os.dup(fd), "rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as fault:
         raise TrainError("file.closed", file=file, reason=reason(fault)) from None
 
