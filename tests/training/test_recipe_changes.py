@@ -1,15 +1,18 @@
 """Fields given beside a recipe: the run has them, keeps them, and says what is wrong with them."""
 
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import pellucid
 from pellucid.commands import main
+from pellucid.training import recipe_changes
 from pellucid.training.recipe import read_recipe
 from pellucid.training.recipe_changes import changed, toml
 from text_runs import recipe_of
+from tiny import swapped
 from training import ROOT
 
 
@@ -48,3 +51,14 @@ def test_the_run_keeps_what_was_set(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert main(["train", str(path), "--out", str(tmp_path / "no"), "--set", given]) == 2
         line = capsys.readouterr().err
         assert line_part in line and line.count("\n") == 1 and not (tmp_path / "no").exists()
+
+
+def test_an_error_names_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And not the file with the changes, which is gone; of the recipe's fields and of the model's."""
+    path = recipe_of(tmp_path)
+    for given, named in (("train.stepz=3", f"pellucid: {path}: train.stepz"), ('model.model_type="lama"', f"pellucid: {path}: model_type")):
+        mutant = swapped(recipe_changes, "rename", lambda *_: None)
+        for without in (nullcontext(), mutant):
+            with without:
+                assert main(["train", str(path), "--out", str(tmp_path / "no"), "--set", given]) == 2
+            assert capsys.readouterr().err.startswith(named) is (without is not mutant)

@@ -1,5 +1,9 @@
 """Texts as data: which files a recipe names, what a document is, and one line for each fault."""
 
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,9 +12,12 @@ import pytest
 
 from pellucid.errors import TrainError
 from pellucid.messages import phrases
+from pellucid.training import shards
 from pellucid.training.recipe import read_recipe
+from pellucid.training.shards import source_digest
 from pellucid.training.texts import Texts, read_documents, read_entries, sources
 from test_recipe import written
+from tiny import swapped
 
 TEXTS: dict[str, str | None] = {"folder": None, "data__files": '["text/*.txt"]'}
 
@@ -23,7 +30,7 @@ def test_files_of_patterns(tmp_path: Path) -> None:
     data = Texts(tmp_path, ("c.jsonl", "text/*.txt", "text/**/*.txt", f"{tmp_path}/text/a.txt"))
     assert [data.name(f) for f in sources(data)] == ["c.jsonl", "text/a.txt", "text/b.txt", "text/deep/d.txt"]
     (tmp_path / "e.pdf").write_text("x")
-    for pattern, key in (("none/*.txt", "data.none"), ("text", "data.none"), ("e.pdf", "data.kind"), ("..txt/**.txt", "data.none")):
+    for pattern, key in (("none/*.txt", "data.none"), ("text/", "data.pattern"), ("e.pdf", "data.kind"), ("..txt/**.txt", "data.none")):
         with pytest.raises(TrainError) as caught:
             sources(replace(data, files=("c.jsonl", pattern)))
         assert caught.value.key == key and "\n" not in str(caught.value)
@@ -138,3 +145,38 @@ def test_recipe_of_texts(tmp_path: Path) -> None:
     assert recipe.data == Texts(tmp_path, ("text/*.txt",), "body", 64, "stream", "cut", 0.1) and recipe.tokenizer["sample_bytes"] == 1000
     with pytest.raises(TrainError, match=r"tokenizer\.from"):  # a corpus of facts trains its own
         read_recipe(written(tmp_path / "r.toml", size=None, tokenizer__from='"x"'))
+
+
+def waits(file: Path) -> bool:
+    """True if the digest of a source, a pipe that has no writer, is waited for; what it raises is checked."""
+    raised = list[str]()
+
+    def read() -> None:
+        try:
+            source_digest(file)
+        except TrainError as fault:
+            raised.append(fault.key)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(0.5)
+    waited = reader.is_alive()
+    if waited:
+        os.close(os.open(file, os.O_WRONLY))
+    reader.join()
+    assert waited or raised == ["file.kind"]
+    return waited
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """It is no source, and a run of its folder says so; plain opening would wait for ever."""
+    os.mkfifo(pipe := tmp_path / "pipe.txt")
+
+    @contextmanager
+    def opened(file: Path, error: object) -> Iterator[int]:
+        with file.open("rb") as f:
+            yield f.fileno()
+
+    assert not waits(pipe)
+    with swapped(shards, "regular", opened):
+        assert waits(pipe)

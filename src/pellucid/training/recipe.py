@@ -37,6 +37,7 @@ TABLES |= dict.fromkeys(("ranks", *AIMS), dict)
 OPTIONAL = {"adapter", "eval", "watch", "ranks", *AIMS}
 ONE_PROCESS = RanksSettings()
 FROM_ZERO = {"quiz", "skips", "seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
+MOST, HIGHEST = 2.0**63, ", < 2**63"
 BELOW_ONE = {"beta1", "beta2", "momentum", "smoothing"}
 OPTIMIZERS, SCHEDULES = ("adamw", "muon"), ("cosine", "linear", "constant", "wsd")
 DTYPES, ON_NAN = ("float32", "bfloat16", "float64"), ("stop", "skip")
@@ -268,9 +269,10 @@ def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -
         if value is MISSING:
             raise TrainError("recipe.field", path=path, field=f"{table}.{name}", found="-", allowed=about)
         right = type(value) is int if is_int else type(value) in (int, float)
-        high = 1.0 if name in BELOW_ONE else 2.0**63
+        high = 1.0 if name in BELOW_ONE else MOST
         if not right or not 0 <= value < high or (value == 0 and name not in FROM_ZERO | BELOW_ONE):
-            bound = f"{about} {'>=' if name in FROM_ZERO | BELOW_ONE else '>'} 0" + (", < 1" if name in BELOW_ONE else "")
+            most = ", < 1" if name in BELOW_ONE else HIGHEST if right and value >= high else ""
+            bound = f"{about} {'>=' if name in FROM_ZERO | BELOW_ONE else '>'} 0{most}"
             raise TrainError("recipe.field", path=path, field=f"{table}.{name}", found=repr(value), allowed=bound)
     return kind(**given)
 

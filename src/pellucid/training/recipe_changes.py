@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.checkpoint.disk import read_whole
-from pellucid.errors import TrainError
+from pellucid.errors import PellucidError, TrainError
 from pellucid.training.recipe import RECIPE_BYTES
 
 
@@ -17,7 +17,7 @@ from pellucid.training.recipe import RECIPE_BYTES
 def changed(path: Path, changes: Sequence[str]) -> Iterator[Path]:
     """Yield the path of a recipe with changed fields, "table.field=value" each; the recipe itself without changes.
 
-    A value is read as TOML; what is no TOML is a text. The file is gone afterwards.
+    A value is read as TOML; what is no TOML is a text. The file is gone afterwards, so an error that names it names the recipe.
     """
     if not changes:
         yield path
@@ -31,7 +31,17 @@ def changed(path: Path, changes: Sequence[str]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / path.name
         made.write_text(toml(tables), encoding="utf-8")
-        yield made
+        try:
+            yield made
+        except PellucidError as fault:
+            rename(fault, str(made), str(path))
+            raise
+
+
+def rename(fault: PellucidError, old: str, new: str) -> None:
+    """Let an error that names the file `old` name `new`."""
+    fault.values = {name: str(value).replace(old, new) if old in str(value) else value for name, value in fault.values.items()}
+    fault.args = (fault.line(),)
 
 
 def put(tables: dict[str, Any], change: str) -> None:

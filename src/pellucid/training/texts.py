@@ -66,9 +66,10 @@ def sources(data: Texts) -> list[Path]:
             matched = sorted((Path(anchor) if anchor else data.root).glob(pattern.removeprefix(anchor)))
         except (ValueError, OSError, IndexError):
             matched = []
+        folder = any(file.is_dir() for file in matched) and not set(pattern) & set("*?[")
         matched = [file for file in matched if not file.is_dir()]
         if not matched:
-            raise TrainError("data.none", path=data.root.resolve(), pattern=pattern)
+            raise TrainError("data.pattern" if folder else "data.none", path=data.root.resolve(), pattern=pattern.rstrip("/"))
         for file in matched:
             if file.suffix not in READERS:
                 raise TrainError("data.kind", path=file, allowed=", ".join(READERS))
