@@ -1,12 +1,14 @@
 """What training is worth: every row of the goals, measured here or by the tests and campaigns that are named, as one file.
 
     python benchmarks/train.py                      # every row; takes hours on two cores
-    python benchmarks/train.py --only speed capitals watching [--steps 3] [--pairs 5]
+    python benchmarks/train.py --only speed half capitals watching [--steps 3] [--pairs 5]
+    python benchmarks/train.py --only litgpt nanochat --steps 1 [--peers FOLDER]      # their environments are made there, once
     python benchmarks/train.py --only half memory --quick --out quick.json        # a tiny model: that rows run, no numbers
     python benchmarks/train.py --specimens RUN...   # steps, tokens and minutes of finished runs, accuracies from their cards
 
-Times are of pairs in turn, ours and the other, in one process; the medians of the ratios count. Only the rows that ran are written anew
-into benchmarks/results/train.json. What this machine cannot give stands there with its reason.
+Times are of pairs in turn, ours and each other, in one process, and a peer's in its own, which waits meanwhile; the medians of the
+ratios count. Only the rows that ran are written anew into benchmarks/results/train.json. What this machine cannot give stands there with
+its reason.
 """
 
 import argparse
@@ -22,12 +24,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from meta import commit
+from peer_process import MissingError, Peer
 from torch import Tensor, nn
 
 from pellucid import __version__, load
@@ -60,14 +64,13 @@ TESTS = {
 CAMPAIGNS = {"kills": "kills", "mutants.recipe": "recipe", "mutants.data": "data"}
 """Rows that are counted by a campaign, `python -m campaigns NAME`, from its own file."""
 ELSEWHERE = {
-    "speed.litgpt": "litgpt is not installed beside the package; it needs an environment of its own",
     "formulas.trl": "python benchmarks/trl_losses.py, in an environment with trl",
 }
 """Rows without a number of this file, and why."""
 
 
-def ours(folder: Path, dtype: str = "float32", recompute: bool = False) -> Callable[[], None]:
-    """Return a step of our training on random tokens."""
+def ours(folder: Path, dtype: str = "float32", recompute: bool = False, fields: dict[str, Any] | None = None) -> Callable[[], None]:
+    """Return a step of our training on random tokens. fields: of another config.json than GPT-2's."""
     from pellucid.families import understand
     from pellucid.nn.transformer import build
     from pellucid.training.corpus import train_tokenizer
@@ -75,7 +78,7 @@ def ours(folder: Path, dtype: str = "float32", recompute: bool = False) -> Calla
     from pellucid.training.objectives import Causal, Document
     from pellucid.training.recipe import TrainSettings
 
-    _, cfg = understand({"model_type": "gpt2", **SHAPE})
+    _, cfg = understand(fields or {"model_type": "gpt2", **SHAPE})
     model = build(cfg)
     initialise(model, SHAPE["n_layer"], 0.02, 1)
     documents = [Document([], row) for row in tokens().tolist()]
@@ -118,32 +121,79 @@ def seconds(step: Callable[[], None], steps: int) -> float:
     return (time.perf_counter() - began) / steps
 
 
-def in_turn(first: Callable[[], None], second: Callable[[], None], pairs: int, steps: int) -> dict[str, Any]:
-    """Return the tokens a second of both, measured in turn after a step of each, and the median of the ratios."""
-    first(), second()
-    rows = [(seconds(first, steps), seconds(second, steps)) for _ in range(pairs)]
-    own, other = (BATCH * LENGTH / statistics.median(column) for column in zip(*rows, strict=True))
-    return {"ours": round(own, 1), "theirs": round(other, 1), "ratio": round(statistics.median(b / a for a, b in rows), 3), "pairs": pairs}
+def in_turn(own: Callable[[], None], others: dict[str, Callable[[], None]], pairs: int, steps: int) -> dict[str, Any]:
+    """Return by the names of `others` the tokens a second of ours and of each, and the median of the ratios.
+
+    They are measured in turn, after a step of each.
+    """
+    every = [own, *others.values()]
+    for step in every:
+        step()
+    rows = [[seconds(step, steps) for step in every] for _ in range(pairs)]
+    rates = [round(BATCH * LENGTH / statistics.median(column), 1) for column in zip(*rows, strict=True)]
+    out: dict[str, Any] = {}
+    for i, name in enumerate(others, 1):
+        ratio = round(statistics.median(row[i] / row[0] for row in rows), 3)
+        out[name] = {"ours": rates[0], "theirs": rates[i], "ratio": ratio, "pairs": pairs, "steps": steps}
+    return out
 
 
 def speed(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return tokens a second beside transformers, eager and compiled."""
-    own = ours(folder)
-    out = {"eager": in_turn(own, theirs(), a.pairs, a.steps)}
-    return out | {"compiled": in_turn(own, theirs(compiled=True), a.pairs, a.steps)}
+    return in_turn(ours(folder), {"eager": theirs(), "compiled": theirs(compiled=True)}, a.pairs, a.steps)
 
 
 def half(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return tokens a second in bfloat16 beside transformers under autocast, eager and compiled, and beside our float32."""
-    own = ours(folder, "bfloat16")
-    out = {"eager": in_turn(own, theirs(half=True), a.pairs, a.steps), "float32": in_turn(own, ours(folder), a.pairs, a.steps)}
-    return out | {"compiled": in_turn(own, theirs(compiled=True, half=True), a.pairs, a.steps)}
+    others = {"eager": theirs(half=True), "compiled": theirs(compiled=True, half=True), "float32": ours(folder)}
+    return in_turn(ours(folder, "bfloat16"), others, a.pairs, a.steps)
 
 
 def recompute(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return tokens a second with blocks that run again over those without, in both dtypes."""
-    pairs = {dtype: (ours(folder, dtype, recompute=True), ours(folder, dtype)) for dtype in ("float32", "bfloat16")}
-    return {dtype: in_turn(*pair, a.pairs, a.steps) for dtype, pair in pairs.items()}
+    out: dict[str, Any] = {}
+    for dtype in ("float32", "bfloat16"):
+        out |= in_turn(ours(folder, dtype, recompute=True), {dtype: ours(folder, dtype)}, a.pairs, a.steps)
+    return out
+
+
+def neox() -> dict[str, Any]:
+    """Return the config of GPT-NeoX, which litgpt has, in the shape that all rows have."""
+    width, sizes = SHAPE["n_embd"], {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "vocab_size": "vocab_size"}
+    fields = {"hidden_size": width, "intermediate_size": 4 * width, "max_position_embeddings": SHAPE["n_positions"]}
+    return {"model_type": "gpt_neox", "tie_word_embeddings": True, **fields, **{name: SHAPE[own] for name, own in sizes.items()}}
+
+
+def beside(name: str, a: argparse.Namespace, folder: Path, fields: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return tokens a second beside another trainer, by dtype, eager and compiled; what it says of itself; or why it is missing.
+
+    fields: of the config of our model beside it, by default GPT-2's.
+    """
+    out: dict[str, Any] = {}
+    for dtype in ("float32", "bfloat16"):
+        try:
+            with ExitStack() as stack:
+                options = ("--dtype", dtype, "--threads", str(a.threads))
+                started = {
+                    way: stack.enter_context(Peer(name, a.peers, SHAPE, BATCH, *options, *more))
+                    for way, more in (("eager", ()), ("compiled", ("--compiled",)))
+                }
+                out["peer"] = started["eager"].about
+                out[dtype] = in_turn(ours(folder, dtype, fields=fields), dict(started), a.pairs, a.steps)
+        except MissingError as fault:
+            out["missing" if not out else f"{dtype} missing"] = str(fault)
+            break
+    return out
+
+
+def litgpt(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return tokens a second beside litgpt's GPT and loop, both in GPT-NeoX's form."""
+    return beside("litgpt", a, folder, neox())
+
+
+def nanochat(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return tokens a second beside nanochat's GPT and optimizer, whose model is another one of as many blocks of this width."""
+    return beside("nanochat", a, folder)
 
 
 def memory(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -223,6 +273,7 @@ def logged(text: str, folder: Path, steps: int) -> list[dict[str, Any]]:
 
 
 MEASURED = {"speed": speed, "half": half, "recompute": recompute, "memory": memory, "capitals": capitals, "watching": watching}
+MEASURED |= {"litgpt": litgpt, "nanochat": nanochat}
 
 
 def tested(files: list[str]) -> dict[str, Any]:
@@ -286,6 +337,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="of one measurement of a pair")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peak", choices=[*WAYS, "theirs", "theirs bfloat16"])
+    parser.add_argument("--peers", type=Path, default=Path.home() / ".cache" / "pellucid-peers", help="of their environments")
     parser.add_argument("--quick", action="store_true", help="a tiny model, one pair of one step")
     parser.add_argument("--out", type=Path, default=RESULT)
     a = parser.parse_args()
