@@ -175,3 +175,16 @@ def test_documents_that_see_each_other_are_seen(family: str, mutant: Callable[..
         model = tiny(DECODERS[family])
         together = packed_batch(TEXTS)
     assert abs(float((loss_of(model, together) - alone(model)).detach())) > 1e-4
+
+
+def test_equal_examples_are_not_all_held_out() -> None:
+    """One line says so, and how to train on them; with another among them, or nothing held out, some are left."""
+    shards, data = of_sizes(5, 5, 5, held_out=0.1)
+    assert len(split_rows(shards, data, 1)[0]) == 2
+    shards.tokens[5:10] = shards.tokens[:5]
+    assert len(split_rows(shards, data, 1)[0]) in (1, 2)
+    shards.tokens[10:] = shards.tokens[:5]
+    with pytest.raises(TrainError) as caught:
+        split_rows(shards, data, 1)
+    assert caught.value.key == "data.equal" and "all 3 examples" in str(caught.value)
+    assert len(split_rows(shards, replace(data, held_out=0), 1)[0]) == 3

@@ -152,11 +152,16 @@ class TrainingRows(Sequence[Document]):
 
 
 def split_rows(shards: Shards, data: Texts, seed: int) -> tuple[TrainingRows, TrainingRows]:
-    """Return what is trained on and what is held out: the examples with the least SHA-256, so that equal ones lie on one side."""
+    """Return what is trained on and what is held out: the examples with the least SHA-256, so that equal ones lie on one side.
+
+    A TrainError if all are equal, so that none is left to train on.
+    """
     begins, ends = cut(shards, data)
     require_learnt(shards, data, begins, ends)
     tokens = shards.tokens.numpy()
     out = least((tokens[b:e] for b, e in zip(begins, ends, strict=True)), len(begins), data.held_out)
+    if len(out) and out.all():
+        raise TrainError("data.equal", count=f"{len(out):,}", share=data.held_out)
     return TrainingRows(shards, data, begins[~out], ends[~out], seed), TrainingRows(shards, data, begins[out], ends[out], seed)
 
 
