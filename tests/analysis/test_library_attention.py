@@ -3,14 +3,15 @@
 import pytest
 
 import pellucid
-from pellucid.analysis.library_attention import has_twin, library_attention, library_gaps, thirds
+from pellucid.analysis.library_attention import library_attention, library_gaps, thirds
+from pellucid.analysis.needs import TWIN, unmet
 
 
 @pytest.mark.parametrize("name", ["capitals", "capitals-bert"])
 def test_same_output_and_patterns(name: str) -> None:
     model = pellucid.load(f"pellucid/{name}", dtype="float64")
     run = pellucid.trace(model, "The capital of France is")
-    assert has_twin(model.config)
+    assert unmet(TWIN, model.config) is None
     assert max(library_gaps(run, "layers.1.attn", library_attention(model, "layers.1.attn"))) < 1e-10
     out, each, _ = library_gaps(run, "layers.1.attn", library_attention(model, "layers.1.attn", ("q", "v", "k")))
     assert out > 1e-3 and each > 1e-3
@@ -27,4 +28,4 @@ def test_thirds_by_hand() -> None:
 
 @pytest.mark.parametrize("name", ["capitals-llama", "capitals-deepseek"])
 def test_other_kinds_have_no_twin(name: str) -> None:
-    assert not has_twin(pellucid.load(f"pellucid/{name}", device="meta").config)
+    assert unmet(TWIN, pellucid.load(f"pellucid/{name}", device="meta").config)

@@ -5,6 +5,7 @@ import torch
 
 import pellucid
 from pellucid.analysis import ragged_batch as ragged
+from pellucid.analysis.needs import UNPADDED, unmet
 
 TEXTS = "France", "The capital of France is", "The name of the capital city of Japan is"
 
@@ -30,4 +31,4 @@ def test_rows_and_logits(name: str) -> None:
 
 def test_the_window_is_the_models() -> None:
     assert ragged.window_rows(pellucid.load("pellucid/capitals"), [[1], [2, 3]]) == (64, 128)
-    assert not ragged.unpadded(pellucid.load("pellucid/capitals-prefix").config)
+    assert unmet(UNPADDED, pellucid.load("pellucid/capitals-prefix").config)

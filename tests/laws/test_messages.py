@@ -28,6 +28,7 @@ CHINESE = re.compile(r"[\u3400-\u9fff]")
 # Keys put together at run time: an f-string that begins with one of these, and what it goes on with.
 FAMILIES = {
     "axis.": "a letter of the legend",
+    "need.": "what an exhibit needs of a model",
     "precision.": "why a model is held in a dtype",
     "formula.": "a sign of a formula",
     "exhibit.": "a text of an exhibit, whose keys tests/exhibits/test_exhibits.py compares with its file",

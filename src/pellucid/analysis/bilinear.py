@@ -8,18 +8,7 @@ from torch import Tensor
 
 from pellucid.analysis.rows import largest_gap, plane_of
 from pellucid.api.model import Model
-from pellucid.config import Config
 from pellucid.tracing import Trace
-
-
-def bilinear(cfg: Config) -> bool:
-    """True for a decoder whose scores in block 0 are products of two projections and nothing else, and whose sum follows at once."""
-    first = cfg.layers[0]
-    plain = first.attn.kv_heads is not None and first.attn.causal and first.order == "pre" and first.second is None
-    changed = any(
-        getattr(first.attn, name, None) for name in ("rope", "qk_norm", "qk_rms", "temper", "cap", "buckets", "alibi", "distances")
-    )
-    return plain and not changed and cfg.encoder is None and cfg.head and not cfg.prefix
 
 
 def score_matrix(run: Trace, head: int) -> Tensor:

@@ -3,8 +3,9 @@
 import torch
 
 from pellucid.analysis.deep_or_wide import RATE, config_of, parameters
+from pellucid.analysis.needs import UNPLACED, unmet
 from pellucid.analysis.rows import largest_gap
-from pellucid.analysis.shuffle import positions_can_go, shuffled, without_positions
+from pellucid.analysis.shuffle import shuffled, without_positions
 from pellucid.analysis.small_training import corpus, train, untrained
 from pellucid.analysis.word_vectors import nearest_rows, rows
 from pellucid.api.model import Model
@@ -54,7 +55,7 @@ def without_norms(run: Trace) -> str:
 def when_shuffled(run: Trace) -> str:
     """Write by how much a logit of the same word moves under a causal mask if the words are shuffled, positions off where they can be."""
     model = model_of(run)
-    bare = variant(model, without_positions(model.config)) if positions_can_go(model.config) else model
+    bare = variant(model, without_positions(model.config)) if unmet(UNPLACED, model.config) is None else model
     return f"{shuffled(bare, model.tokenizer.decode(list(run.ids)), causal=True).gap:.4g}"
 
 

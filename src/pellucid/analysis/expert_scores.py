@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,12 +31,6 @@ def spec_of(run: Trace, block: int) -> Moe:
     """Return the experts' spec of a block."""
     spec: Moe = run.runner.config.layers[block].ffn
     return spec
-
-
-def corrected(cfg: Config, block: int) -> bool:
-    """True if a block's router is DeepSeek-V3's: a sigmoid and a correction for each expert, shares over their sum."""
-    ffn: Any = cfg.layers[block].ffn
-    return bool(ffn.corrected and ffn.normalised and ffn.affinity == "sigmoid")
 
 
 def tensor(run: Trace, block: int, name: str) -> Tensor:

@@ -8,22 +8,9 @@ from torch import Tensor, nn
 
 from pellucid.analysis.independence import reads
 from pellucid.analysis.rows import largest_gap
-from pellucid.config import Attention, Config
 from pellucid.tracing import Trace
 
 ORDER = "q", "k", "v"  # the thirds of in_proj_weight, from its first row
-
-
-def has_twin(cfg: Config) -> bool:
-    """True if the attention of the first block is plain softmax attention with a key for each head, as the library's is."""
-    a: Any = cfg.layers[0].attn
-    return bool(
-        a.kind == "MHA"
-        and a.heads * a.width == cfg.width
-        and a == Attention(a.heads, a.heads, a.width, bias=a.bias, out_bias=a.out_bias, scale=a.scale, causal=a.causal)
-        and a.bias == a.out_bias
-        and a.scale in (None, a.width**-0.5)
-    )
 
 
 def library_attention(model: Any, path: str, order: Sequence[str] = ORDER) -> nn.MultiheadAttention:

@@ -6,15 +6,8 @@ import torch
 
 from pellucid.analysis.rows import largest_gap, on_future
 from pellucid.api.model import Model
-from pellucid.config import Config
 from pellucid.runs.answers import visible
 from pellucid.tracing import Trace
-
-
-def causal_attention(cfg: Config) -> bool:
-    """True for a decoder whose every block has causal attention of the kind whose hidden scores can be set."""
-    alone = cfg.encoder is None and cfg.head and not cfg.prefix
-    return alone and all(layer.attn.kv_heads is not None and layer.attn.causal for layer in cfg.layers)
 
 
 def future_shares(run: Trace) -> list[float]:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pellucid.analysis.rows import largest_gap
 from pellucid.api.model import Model
-from pellucid.config import Config
 from pellucid.tracing import watch
 from pellucid.watching.records import Records
 
@@ -28,11 +27,6 @@ class BatchRun:
 
     rows: int
     logits: Tensor
-
-
-def unpadded(cfg: Config) -> bool:
-    """True for a causal decoder, whose prompts a batch may pad on the left."""
-    return cfg.encoder is None and not cfg.bidirectional and cfg.head and not cfg.prefix
 
 
 def in_engine(model: Model, prompts: Prompts) -> BatchRun:

@@ -8,22 +8,9 @@ from torch import Tensor
 
 from pellucid import ops
 from pellucid.analysis.rows import largest_gap
-from pellucid.config import AnyAttention, Config, Rope
+from pellucid.config import Rope
 from pellucid.ops.rotate import frequencies
 from pellucid.tracing import Trace
-
-
-def own_keys(attn: AnyAttention) -> bool:
-    """True for attention with rotary keys of its heads, not scaled by length, and without a norm of its own."""
-    rope = getattr(attn, "rope", None)
-    return attn.kv_heads is not None and rope is not None and not rope.by_length and not getattr(attn, "qk_norm", None)
-
-
-def rotary(cfg: Config) -> bool:
-    """True for a decoder whose every block has rotary positions in attention of one kind, with no other positions or scalings by length."""
-    specs = [layer.attn for layer in cfg.layers]
-    alone = cfg.encoder is None and cfg.head and cfg.positions is None
-    return alone and all(own_keys(s) for s in specs)
 
 
 def rope_of(run: Trace) -> Rope:

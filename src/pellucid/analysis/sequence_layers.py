@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from pellucid.analysis.independence import ATTENTION, step_of
 from pellucid.api.model import Model
-from pellucid.config import Attention as Heads
-from pellucid.config import Config
 from pellucid.nn.recurrent import CausalConvolution, Gru
 from pellucid.watching.records import Seen
 from pellucid.watching.tap import tap
@@ -137,9 +135,3 @@ def dilated_layers(rows: int, kernel: int) -> int:
 def contiguous_layers(rows: int, kernel: int) -> int:
     """Return (rows - 1) / (kernel - 1), rounded up: layers of a convolution without dilation."""
     return math.ceil((rows - 1) / (kernel - 1))
-
-
-def fits(cfg: Config) -> bool:
-    """True for a generator whose first block has attention without latents and sees all rows before."""
-    attn = cfg.layers[0].attn
-    return cfg.encoder is None and attn.causal and cfg.head and isinstance(attn, Heads) and attn.limits == (None, None)

@@ -41,10 +41,3 @@ def without_positions(cfg: Config) -> dict[str, object]:
         having = [i for i, layer in enumerate(cfg.layers) if getattr(layer.attn, name, None) is not None]
         switches |= {f"layers.{i}.attn.{name}": None for i in having}
     return switches
-
-
-def positions_can_go(cfg: Config) -> bool:
-    """True if `without_positions` leaves nothing that says where a word stands: MLA's rotary key is a part of its matrices, and a state
-    beside attention is made in order.
-    """
-    return all(layer.attn.uncompressed is None and layer.second is None for layer in cfg.layers)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from pellucid.analysis.rows import largest_gap
 from pellucid.api.model import Model
-from pellucid.config import Config
 from pellucid.tracing import Trace, watch
 from pellucid.watching.records import Records, Seen
 
@@ -30,11 +29,6 @@ class SourceStep:
     decoder: int
     kept: int
     read: int
-
-
-def translates(cfg: Config) -> bool:
-    """True for an encoder-decoder, whose source is a text."""
-    return cfg.encoder is not None
 
 
 def source_steps(records: Records) -> list[SourceStep]:

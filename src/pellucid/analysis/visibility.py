@@ -65,13 +65,6 @@ class Visibility:
         return sums
 
 
-def one_block(cfg: Config) -> bool:
-    """True for a causal decoder whose first block sees all that came before, or a sliding window of it."""
-    first = cfg.layers[0].attn
-    chunked = getattr(first, "chunk", None) is not None
-    return cfg.encoder is None and cfg.head and first.heads > 0 and first.causal and not cfg.prefix and not chunked
-
-
 def windowed(cfg: Config) -> bool:
     """True for a model whose attention may have a sliding window."""
     return all(any(f.name == "window" for f in fields(layer.attn)) for layer in cfg.layers)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from pellucid.analysis.acting import WAYS, acted
 from pellucid.analysis.invented_questions import facts_read
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, reading
+from pellucid.analysis.needs import READER
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
 from pellucid.training.corpus import LANGUAGES
@@ -45,4 +46,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("cost", turns.tokens < turns.again, tokens=turns.tokens, again=turns.again, flops=turns.flops)
 
 
-EXHIBIT = Exhibit("acting", show, "pellucid/reader", controls=(Control("language", LANGUAGES[0], LANGUAGES),), fits=reading)
+EXHIBIT = Exhibit("acting", show, "pellucid/reader", controls=(Control("language", LANGUAGES[0], LANGUAGES),), needs=READER)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from pellucid.analysis.needs import DENSE, GENERATOR, ONE_NUMBER
 from pellucid.analysis.silence import bend, curve, gated_curve, places, silence
-from pellucid.config import Config
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
 from pellucid.messages import say
 
@@ -53,9 +53,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         yield e.claim("bias", e.differ(free.moved(plain)), loss=free.loss, before=plain.loss, **sizes)
 
 
-def fits(cfg: Config) -> bool:
-    """True for a generator whose feed-forward parts are dense, with an activation of one number."""
-    return causal(cfg) and all(not layer.ffn.experts and layer.ffn.act != "clamped" for layer in cfg.layers)
-
-
-EXHIBIT = Exhibit("activations", show, controls=(Control("prompt", PROMPT),), fits=fits)
+EXHIBIT = Exhibit("activations", show, controls=(Control("prompt", PROMPT),), needs=(*GENERATOR, DENSE, ONE_NUMBER))

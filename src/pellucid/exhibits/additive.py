@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from pellucid.analysis.independence import rows_of
-from pellucid.analysis.mask_leak import causal_attention
+from pellucid.analysis.needs import CAUSAL_HEADS
 from pellucid.analysis.score_kinds import additive, dot, kept_by_length, query_gap, rows_of_length, score, score_work
 from pellucid.analysis.turns_timed import in_turn
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
@@ -56,4 +56,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("tanh", e.differ(own) and e.same(straight), gap=own, straight=straight)
 
 
-EXHIBIT = Exhibit("additive", show, controls=(Control("prompt", PROMPT, tokens=2),), fits=causal_attention)
+EXHIBIT = Exhibit("additive", show, controls=(Control("prompt", PROMPT, tokens=2),), needs=CAUSAL_HEADS)

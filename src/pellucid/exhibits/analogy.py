@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from pellucid.analysis.needs import NO_ENCODER
 from pellucid.analysis.word_vectors import combined, nearest_rows, place_of
 from pellucid.exhibits.exhibit import BEST, Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
@@ -24,4 +25,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
 
 
 CONTROLS = (Control("plus", PLUS), Control("minus", MINUS), Control("more", MORE), Control("answer", ANSWER))
-EXHIBIT = Exhibit("analogy", show, controls=CONTROLS, fits=lambda cfg: cfg.encoder is None)
+EXHIBIT = Exhibit("analogy", show, controls=CONTROLS, needs=(NO_ENCODER,))

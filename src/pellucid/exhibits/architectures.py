@@ -64,4 +64,4 @@ def norms(cfg: Config) -> str:
     return places.get(cfg.layers[0].order, say("exhibit.architectures.before"))
 
 
-EXHIBIT = Exhibit("architectures", show, controls=(Control("model", OTHERS[0], OTHERS),), fits=lambda cfg: True)
+EXHIBIT = Exhibit("architectures", show, controls=(Control("model", OTHERS[0], OTHERS),), needs=())

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from pellucid.analysis.needs import TENSORED
 from pellucid.analysis.op_source import op_source, part_source, rerun_gap
 from pellucid.analysis.rerun import cell_lines, rerun_cell
-from pellucid.config import Config
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TextPanel
 from pellucid.messages import say
 
@@ -29,10 +29,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("op", e.same(gap), name=op.name, path=seen.path, gap=gap)
 
 
-def fits(cfg: Config) -> bool:
-    """True for a generator that has the tensors to choose from."""
-    first = cfg.layers[0]
-    return causal(cfg) and first.attn.kv_heads is not None and not first.ffn.experts and first.order == "pre"
-
-
-EXHIBIT = Exhibit("code", show, controls=(Control("prompt", PROMPT, tokens=2), Control("tensor", TENSORS[0], TENSORS)), fits=fits)
+EXHIBIT = Exhibit("code", show, controls=(Control("prompt", PROMPT, tokens=2), Control("tensor", TENSORS[0], TENSORS)), needs=TENSORED)

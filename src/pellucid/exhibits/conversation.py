@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from pellucid.analysis.conversation import WAYS, changed_fact, reading_chat, run_turns, summed
 from pellucid.analysis.invented_questions import facts_read
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, reading
+from pellucid.analysis.needs import READER
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel, TextPanel
 from pellucid.messages import say
 
@@ -69,4 +70,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("first", exact, before=changes[0].at, tokens=changes[0].tokens, computed=changes[0].computed)
 
 
-EXHIBIT = Exhibit("conversation", show, "pellucid/reader", (Control("facts", 4, (2, 4, 6)),), fits=reading)
+EXHIBIT = Exhibit("conversation", show, "pellucid/reader", (Control("facts", 4, (2, 4, 6)),), needs=READER)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from pellucid.analysis.needs import READER
 from pellucid.analysis.reading import question_texts, word_place
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, reading
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel, TensorPlace
 from pellucid.messages import say
 
@@ -26,4 +27,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("weight", least > 0.5, least=least)
 
 
-EXHIBIT = Exhibit("distance", show, "pellucid/reader", (Control("facts", 8, (2, 4, 8)), Control("language", "en", ("en", "zh"))), reading)
+EXHIBIT = Exhibit("distance", show, "pellucid/reader", (Control("facts", 8, (2, 4, 8)), Control("language", "en", ("en", "zh"))), READER)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.bilinear import bilinear, embedding_gap, last_row, moves, score_gap, score_matrix, sum_gap, weighted_sum
+from pellucid.analysis.bilinear import embedding_gap, last_row, moves, score_gap, score_matrix, sum_gap, weighted_sum
 from pellucid.analysis.mask_leak import token_names
+from pellucid.analysis.needs import BILINEAR
 from pellucid.analysis.split_heads import shape
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, PlanePanel, Point, TablePanel, TensorPlace, column_places, way
@@ -52,4 +53,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("table", table == 0, gap=table)
 
 
-EXHIBIT = Exhibit("equation", show, controls=(Control("prompt", PROMPT, tokens=2), Control("head", HEAD, (0, 1, 2, 3))), fits=bilinear)
+EXHIBIT = Exhibit("equation", show, controls=(Control("prompt", PROMPT, tokens=2), Control("head", HEAD, (0, 1, 2, 3))), needs=BILINEAR)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.corrected_facts import CORRECTED
-from pellucid.analysis.mask_leak import causal_attention
+from pellucid.analysis.needs import CAUSAL_HEADS
 from pellucid.exhibits import names
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
@@ -59,4 +59,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("future", numbers["future"] == "0", number=numbers["future"])
 
 
-EXHIBIT = Exhibit("errata", show, controls=(Control("prompt", PROMPT),), fits=causal_attention)
+EXHIBIT = Exhibit("errata", show, controls=(Control("prompt", PROMPT),), needs=CAUSAL_HEADS)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from pellucid.analysis.needs import GENERATOR, Need, unmet
 from pellucid.analysis.quality import Quality, quality
 from pellucid.analysis.rerun import Rerun
 from pellucid.api.change_values import changes as changes_of
@@ -31,6 +32,7 @@ from pellucid.config import Config
 from pellucid.errors import UseError
 from pellucid.exhibits import find
 from pellucid.exhibits.panel import AnswerPanel, Panel
+from pellucid.messages import say
 from pellucid.runs.answers import best_candidates, tokenizer_of
 from pellucid.tracing import Trace, watch
 
@@ -77,23 +79,9 @@ class Claim:
 Show = Callable[["Experiment"], Iterator[Panel | Claim]]
 
 
-def causal(cfg: Config) -> bool:
-    """True for a model that goes on with a text by itself, whose blocks all attend, alone, and have a feed-forward part."""
-    blocks = all(layer.attn.heads and layer.ffn.width and layer.second is None for layer in cfg.layers)
-    return cfg.encoder is None and not cfg.bidirectional and cfg.head and blocks
-
-
-ROOM = 128  # tokens of a text that states facts and asks for them
-
-
-def reading(cfg: Config) -> bool:
-    """True for a generator with room for a text that states facts and asks for them, whose rows stay when the text goes on."""
-    return causal(cfg) and not cfg.prefix and (cfg.positions or ROOM) >= ROOM
-
-
 @dataclass(frozen=True)
 class Exhibit:
-    """One exhibit. model: the specimen that it runs on if no other is given.  fits(config): whether a model can show it.
+    """One exhibit. model: the specimen that it runs on if no other is given.  needs: of a model that can show it.
 
     own: it counts published models, or trains small ones of its own, so none can be given.
     """
@@ -102,8 +90,12 @@ class Exhibit:
     show: Show
     model: str = "pellucid/capitals"
     controls: Sequence[Control] = ()
-    fits: Callable[[Config], bool] = causal
+    needs: Sequence[Need] = GENERATOR
     own: bool = False
+
+    def fits(self, cfg: Config) -> bool:
+        """Return whether a model of this Config can show it."""
+        return unmet(self.needs, cfg) is None
 
 
 class Experiment:
@@ -252,8 +244,10 @@ def run_exhibit(
         raise UseError("exhibit.own", exhibit=shown.name, found=model.name)
     open_model = open_model or Opened()
     own = model or open_model(shown.model)
-    if not shown.fits(own.config):
-        raise UseError("exhibit.model", exhibit=shown.name, model=own.name, other=shown.model)
+    if missed := unmet(shown.needs, own.config):
+        need, has = missed
+        wanted = say(f"need.{need.what}", **dict(need.numbers))
+        raise UseError("exhibit.model", exhibit=shown.name, wanted=wanted, model=own.name, has=has, other=shown.model)
     experiment, parts = Experiment(shown, own, settings or {}, open_model, enabled, check), list[Panel | Claim]()
     with torch.no_grad(), threaded(1 if own.num_parameters() < SMALL else torch.get_num_threads()):
         for part in shown.show(experiment):

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from pellucid.analysis.needs import DENSE, GENERATOR
 from pellucid.analysis.neurons import network, neurons_for, of_one_row, probability
-from pellucid.config import Config
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import BarPanel, LinePanel, NetworkNode, NetworkPanel, Panel, TablePanel
 from pellucid.messages import say
 from pellucid.runs.answers import best_candidates
@@ -61,9 +61,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("neurons", spread, word=first.piece.text, second=second.piece.text, **numbers)
 
 
-def fits(cfg: Config) -> bool:
-    """True for a generator whose feed-forward parts are dense, and whose heads can be switched off."""
-    return causal(cfg) and not any(layer.ffn.experts for layer in cfg.layers)
-
-
-EXHIBIT = Exhibit("facts", show, controls=(Control("prompt", PROMPT),), fits=fits)
+EXHIBIT = Exhibit("facts", show, controls=(Control("prompt", PROMPT),), needs=(*GENERATOR, DENSE))

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from pellucid.analysis.invented_questions import facts_read
+from pellucid.analysis.needs import READER
 from pellucid.analysis.task_formats import TASKS, JudgedTask, TaskText, ids_text, linear_map, parts
 from pellucid.analysis.watched_steps import weights_hash
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, reading
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Box, DiagramPanel, Panel, TablePanel
 from pellucid.messages import say
 from pellucid.training.corpus import LANGUAGES
@@ -85,4 +86,4 @@ def examples(e: Experiment, tasks: dict[str, JudgedTask]) -> Iterator[Sequence[s
             yield say(NAMES[key]), number, text.marked, ids_text(e.model, text)
 
 
-EXHIBIT = Exhibit("formats", show, "pellucid/reader", controls=(Control("language", LANGUAGES[0], LANGUAGES),), fits=reading)
+EXHIBIT = Exhibit("formats", show, "pellucid/reader", controls=(Control("language", LANGUAGES[0], LANGUAGES),), needs=READER)

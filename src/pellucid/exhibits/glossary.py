@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pellucid.analysis.terms_of_art import TERMS, tensor_of, words
 from pellucid.exhibits import names
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel, column_places
 from pellucid.messages import say
 
@@ -53,4 +53,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("linked", linked and TEXTS.keys() == TERMS.keys() and all(all(words(term)) for term, _ in TEXTS.values()))
 
 
-EXHIBIT = Exhibit("glossary", show, controls=(Control("prompt", PROMPT),), fits=causal)
+EXHIBIT = Exhibit("glossary", show, controls=(Control("prompt", PROMPT),))

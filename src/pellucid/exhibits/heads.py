@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.mask_leak import causal_attention, token_names
+from pellucid.analysis.mask_leak import token_names
+from pellucid.analysis.needs import CAUSAL_HEADS
 from pellucid.analysis.split_heads import (
     as_table,
     equally_long,
@@ -83,4 +84,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("maps", e.differ(gap), shape=shape(pattern.value[0]), gap=gap)
 
 
-EXHIBIT = Exhibit("heads", show, controls=(Control("prompt", PROMPT, tokens=2), Control("head", 0, (0, 1, 2, 3))), fits=causal_attention)
+EXHIBIT = Exhibit("heads", show, controls=(Control("prompt", PROMPT, tokens=2), Control("head", 0, (0, 1, 2, 3))), needs=CAUSAL_HEADS)

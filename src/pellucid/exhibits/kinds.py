@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.cache_cost import cache_cost, groupings, shared_by_all
+from pellucid.analysis.needs import SHARED
 from pellucid.analysis.small_training import trained_on
 from pellucid.analysis.step_reading import CONTEXT, HEADS, LATENT, WIDTH, readings
 from pellucid.analysis.turns_timed import in_turn
-from pellucid.config import Config
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
 
@@ -58,9 +58,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("large", shared.token < own.token, model=LARGE, own=own.token, shared=shared.token, ratio=ratio)
 
 
-def fits(cfg: Config) -> bool:
-    """True for a generator with several key/value heads in all blocks."""
-    return causal(cfg) and all((layer.attn.kv_heads or 1) > 1 for layer in cfg.layers)
-
-
-EXHIBIT = Exhibit("kinds", show, controls=(Control("prompt", PROMPT), Control("steps", 40, STEPS)), fits=fits)
+EXHIBIT = Exhibit("kinds", show, controls=(Control("prompt", PROMPT), Control("steps", 40, STEPS)), needs=SHARED)

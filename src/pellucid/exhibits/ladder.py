@@ -13,8 +13,9 @@ from pellucid.analysis.invented_questions import (
     with_examples,
     with_lookup,
 )
+from pellucid.analysis.needs import READER
 from pellucid.api.trace import trace
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, reading
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
 from pellucid.training.corpus import LANGUAGES
@@ -75,4 +76,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
 
 
 CONTROLS = (Control("language", LANGUAGES[0], LANGUAGES), Control("steps", 40, STEPS))
-EXHIBIT = Exhibit("ladder", show, "pellucid/reader", controls=CONTROLS, fits=reading)
+EXHIBIT = Exhibit("ladder", show, "pellucid/reader", controls=CONTROLS, needs=READER)

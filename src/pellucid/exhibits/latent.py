@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pellucid.analysis.latent_equations import SYMBOLS, channel_names, equations
 from pellucid.analysis.latent_forms import attention_work, grown_bytes, latent_sizes, stored_bytes
 from pellucid.analysis.mask_leak import token_names
+from pellucid.analysis.needs import LATENT
 from pellucid.analysis.rows import largest_gap
-from pellucid.config import Config
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import MatrixPanel, Panel, TablePanel, Value, column_places
 from pellucid.messages import say
 
@@ -71,10 +71,5 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("stored", sizes.stored < sizes.heads, model=LARGE, stored=sizes.stored, heads=sizes.heads)
 
 
-def fits(cfg: Config) -> bool:
-    """True for a generator with latent attention in all blocks."""
-    return causal(cfg) and all(layer.attn.uncompressed is not None for layer in cfg.layers)
-
-
 CONTROLS = (Control("prompt", PROMPT), Control("symbol", "c^KV", SYMBOLS))
-EXHIBIT = Exhibit("latent", show, "pellucid/capitals-deepseek", CONTROLS, fits)
+EXHIBIT = Exhibit("latent", show, "pellucid/capitals-deepseek", CONTROLS, LATENT)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.library_attention import has_twin, library_attention, library_gaps, thirds
+from pellucid.analysis.library_attention import library_attention, library_gaps, thirds
+from pellucid.analysis.needs import TWIN
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
@@ -31,4 +32,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("maps", e.same(each) and e.same(mean), heads=heads, gap=max(each, mean))
 
 
-EXHIBIT = Exhibit("library", show, controls=(Control("prompt", PROMPT),), fits=has_twin)
+EXHIBIT = Exhibit("library", show, controls=(Control("prompt", PROMPT),), needs=TWIN)

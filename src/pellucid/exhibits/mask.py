@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.mask_leak import causal_attention, cells, future_shares, replaced, row_gap
+from pellucid.analysis.mask_leak import cells, future_shares, replaced, row_gap
+from pellucid.analysis.needs import CAUSAL_HEADS
 from pellucid.analysis.rows import mean
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import MatrixPanel, Panel, TablePanel
@@ -33,4 +34,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("answers", e.differ(right.moved(plain)), loss=right.loss, own=plain.loss, **counts)
 
 
-EXHIBIT = Exhibit("mask", show, controls=(Control("prompt", PROMPT, tokens=2),), fits=causal_attention)
+EXHIBIT = Exhibit("mask", show, controls=(Control("prompt", PROMPT, tokens=2),), needs=CAUSAL_HEADS)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.shuffle import Shuffled, positions_can_go, shuffled, without_positions
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.analysis.needs import GENERATOR, UNPLACED
+from pellucid.analysis.shuffle import Shuffled, shuffled, without_positions
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
 
@@ -33,4 +34,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("answers", e.differ(min(moved)), **numbers, of=own["capital"].of, moved=max(moved))
 
 
-EXHIBIT = Exhibit("order", show, controls=(Control("prompt", PROMPT, tokens=2),), fits=lambda cfg: causal(cfg) and positions_can_go(cfg))
+EXHIBIT = Exhibit("order", show, controls=(Control("prompt", PROMPT, tokens=2),), needs=(*GENERATOR, *UNPLACED))

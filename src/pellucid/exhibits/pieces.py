@@ -43,4 +43,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("sum", fits, bytes=sum_of.bytes, merges=sum_of.merges, added=sum_of.added, total=sum_of.total)
 
 
-EXHIBIT = Exhibit("pieces", show, controls=(Control("prompt", PROMPT), Control("ids", ""), Control("word", WORD)), fits=lambda cfg: True)
+EXHIBIT = Exhibit("pieces", show, controls=(Control("prompt", PROMPT), Control("ids", ""), Control("word", WORD)), needs=())

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.mask_leak import token_names
+from pellucid.analysis.needs import ROTARY
 from pellucid.analysis.position_kinds import ALIBI, SINUSOIDS, bent, bias, entrances, lines, moved_on, position_rows
-from pellucid.analysis.rotary import rotary
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, TablePanel
 from pellucid.messages import say
@@ -76,4 +76,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
 
 
 CONTROLS = (Control("prompt", PROMPT, tokens=2), Control("shift", SHIFT, (1, SHIFT, 30)))
-EXHIBIT = Exhibit("places", show, model="pellucid/capitals-llama", controls=CONTROLS, fits=rotary)
+EXHIBIT = Exhibit("places", show, model="pellucid/capitals-llama", controls=CONTROLS, needs=ROTARY)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.ragged_batch import alone, apart, in_engine, padded, present, unpadded, window_rows
+from pellucid.analysis.needs import UNPADDED
+from pellucid.analysis.ragged_batch import alone, apart, in_engine, padded, present, window_rows
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import BarPanel, Panel, TablePanel
 from pellucid.messages import say
@@ -40,4 +41,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("window", engine.rows <= masked.rows <= full, padded=masked.rows, window=window, full=full, rows=engine.rows)
 
 
-EXHIBIT = Exhibit("ragged", show, controls=(Control("prompts", PROMPTS),), fits=unpadded)
+EXHIBIT = Exhibit("ragged", show, controls=(Control("prompts", PROMPTS),), needs=UNPADDED)

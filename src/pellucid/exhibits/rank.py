@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from pellucid.analysis.needs import DENSE, GENERATOR
 from pellucid.analysis.thin import loss, singular_values
-from pellucid.config import Config
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import LinePanel, Panel, TablePanel
 from pellucid.messages import say
 
@@ -35,9 +35,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("lost", right[thinnest].right < plain.right, rank=thinnest, right=right[thinnest].right, plain=plain.right)
 
 
-def fits(cfg: Config) -> bool:
-    """True for a generator whose feed-forward parts are dense."""
-    return causal(cfg) and not any(layer.ffn.experts for layer in cfg.layers)
-
-
-EXHIBIT = Exhibit("rank", show, controls=(Control("rank", 32, RANKS),), fits=fits)
+EXHIBIT = Exhibit("rank", show, controls=(Control("rank", 32, RANKS),), needs=(*GENERATOR, DENSE))

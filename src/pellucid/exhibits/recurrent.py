@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from functools import partial
 
 from pellucid.analysis.independence import rows_of
+from pellucid.analysis.needs import REACHING
 from pellucid.analysis.sequence_layers import (
     attention,
     contiguous_layers,
     convolution,
     dilated_layers,
-    fits,
     gru,
     influence,
     layers_needed,
@@ -73,4 +73,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("reach", seen == states == len(run.ids) and few == min(kernel, len(run.ids)), rows=seen, few=few)
 
 
-EXHIBIT = Exhibit("recurrent", show, controls=(Control("prompt", PROMPT, tokens=2), Control("kernel", 3, (2, 3, 4))), fits=fits)
+EXHIBIT = Exhibit("recurrent", show, controls=(Control("prompt", PROMPT, tokens=2), Control("kernel", 3, (2, 3, 4))), needs=REACHING)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.expert_equations import SYMBOLS, Route, equations, route
-from pellucid.analysis.expert_scores import choices_changed, corrected, score_cell, scores, share_gap, sparse, sum_gap
+from pellucid.analysis.expert_scores import choices_changed, score_cell, scores, share_gap, sparse, sum_gap
 from pellucid.analysis.mask_leak import token_names
+from pellucid.analysis.needs import ROUTED
 from pellucid.api.count import described
-from pellucid.config import Config
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import Box, DiagramPanel, MatrixPanel, Panel, TablePanel, TensorPlace, column_places
 from pellucid.messages import say
 
@@ -87,10 +87,5 @@ def boxes(way: Route, width: str) -> list[Box]:
     return [*out, Box(say("exhibit.routing.common")), Box("y", width)]
 
 
-def fits(cfg: Config) -> bool:
-    """True for a generator whose experts are chosen with a correction, and whose shares are divided by their sum."""
-    return causal(cfg) and bool(sparse(cfg)) and all(corrected(cfg, block) and cfg.layers[block].order == "pre" for block in sparse(cfg))
-
-
 CONTROLS = (Control("prompt", PROMPT), Control("symbol", "s", SYMBOLS))
-EXHIBIT = Exhibit("routing", show, "pellucid/capitals-deepseek", CONTROLS, fits)
+EXHIBIT = Exhibit("routing", show, "pellucid/capitals-deepseek", CONTROLS, ROUTED)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.mask_leak import causal_attention
+from pellucid.analysis.needs import CAUSAL_HEADS
 from pellucid.analysis.rows import entropy, mean
 from pellucid.analysis.score_spread import drawn_variance, halvings, largest_error, real_variance, scale_of
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
@@ -33,4 +33,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("answers", e.differ(other.moved(own)), loss=other.loss, own=own.loss, **counts)
 
 
-EXHIBIT = Exhibit("scale", show, controls=(Control("prompt", PROMPT, tokens=2),), fits=causal_attention)
+EXHIBIT = Exhibit("scale", show, controls=(Control("prompt", PROMPT, tokens=2),), needs=CAUSAL_HEADS)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from pellucid.analysis.catalogue import built, sizes_of
 from pellucid.analysis.deep_or_wide import means, steps_shown
+from pellucid.analysis.needs import GENERATOR, OWN_LAST
 from pellucid.analysis.two_ahead import TwoAhead, of_catalogue
 from pellucid.analysis.watched_steps import fell
-from pellucid.config import Config
-from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment, causal
+from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import BarPanel, LinePanel, Panel, TablePanel
 from pellucid.messages import say
 from pellucid.runs.answers import piece_of, tokenizer_of, visible
@@ -55,9 +55,4 @@ def piece(e: Experiment, token: int) -> str:
     return visible(piece_of(tokenizer_of(e.model), token)) or str(token)
 
 
-def fits(cfg: Config) -> bool:
-    """True for a generator whose last block needs nothing of other blocks."""
-    return causal(cfg) and cfg.layers[-1].attn.buckets is None
-
-
-EXHIBIT = Exhibit("second", show, controls=(Control("text", TEXT, tokens=3), Control("steps", 80, STEPS)), fits=fits)
+EXHIBIT = Exhibit("second", show, controls=(Control("text", TEXT, tokens=3), Control("steps", 80, STEPS)), needs=(*GENERATOR, OWN_LAST))

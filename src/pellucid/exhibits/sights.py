@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from pellucid.analysis.visibility import across, one_block, own_pairs, pairs_of, reached, visibility, window_pairs, windowed
+from pellucid.analysis.needs import PAST
+from pellucid.analysis.visibility import across, own_pairs, pairs_of, reached, visibility, window_pairs, windowed
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import MatrixPanel, Panel
 from pellucid.messages import say
@@ -49,4 +50,4 @@ def through_window(e: Experiment, text: str, causal: int) -> Iterator[Panel | Cl
 
 
 CONTROLS = (Control("text", TEXT), Control("prefix", PREFIX, tuple(range(MOST))), Control("window", WINDOW, tuple(range(1, MOST))))
-EXHIBIT = Exhibit("sights", show, controls=CONTROLS, fits=one_block)
+EXHIBIT = Exhibit("sights", show, controls=CONTROLS, needs=PAST)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.mask_leak import token_names
-from pellucid.analysis.source_reading import encoded_again, logit_gap, read_weights, row_gap, source_steps, times_as_much, translates
+from pellucid.analysis.needs import READS_A_SOURCE
+from pellucid.analysis.source_reading import encoded_again, logit_gap, read_weights, row_gap, source_steps, times_as_much
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import MatrixPanel, Panel, TablePanel
 from pellucid.messages import say
@@ -38,4 +39,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("same", e.same(gap) and e.same(rows_moved), rows=rows_moved, gap=gap, times=times_as_much(kept, anew))
 
 
-EXHIBIT = Exhibit("translation", show, "pellucid/capitals-t5", (Control("prompt", TEXT),), translates)
+EXHIBIT = Exhibit("translation", show, "pellucid/capitals-t5", (Control("prompt", TEXT),), (READS_A_SOURCE,))

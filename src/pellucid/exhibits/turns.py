@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.mask_leak import token_names
+from pellucid.analysis.needs import ROTARY
 from pellucid.analysis.rotary import (
     hands_alike,
     length_gap,
     nearest,
     other_base,
     rope_of,
-    rotary,
     rotation,
     rotations,
     score_by_distance,
@@ -72,4 +72,4 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
 
 
 CONTROLS = (Control("prompt", PROMPT), Control("base", BASES[1], BASES), Control("shift", SHIFT, (1, SHIFT, 30)))
-EXHIBIT = Exhibit("turns", show, model="pellucid/capitals-llama", controls=CONTROLS, fits=rotary)
+EXHIBIT = Exhibit("turns", show, model="pellucid/capitals-llama", controls=CONTROLS, needs=ROTARY)
