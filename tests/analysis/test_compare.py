@@ -115,3 +115,13 @@ def test_encoders_are_compared_at_their_blanks() -> None:
     both = compare(pellucid.trace(bert, prompt), steer(torch.ones(width)))
     assert [one.row for one in both.answers] == both.a.blanks and both.answers[0].divergence > 0
     assert compare(pellucid.trace(bert, prompt), steer(torch.zeros(width))).first is None
+
+
+def test_an_encoder_without_a_blank_has_no_answer() -> None:
+    """The mutant: the last row of an encoder is read as if it were a next token. With one blank of two runs there is none to compare."""
+    bert = pellucid.load("pellucid/capitals-bert")
+    plain, blank = (pellucid.trace(bert, f"The capital of France is{end}") for end in ("", " ___"))
+    assert [compare(a, b).answers for a, b in ((plain, plain), (plain, blank), (blank, plain))] == [[], [], []]
+    assert len(compare(blank, blank).answers) == 1
+    with swapped(COMPARE, "encodes", lambda trace: bool(trace.blanks)):
+        assert compare(plain, plain).answers

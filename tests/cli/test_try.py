@@ -15,7 +15,7 @@ from pellucid.api.model import make
 from pellucid.commands import main
 from pellucid.documents.number import number
 from pellucid.errors import UseError
-from pellucid.messages import speaking
+from pellucid.messages import phrases, speaking
 from pellucid.watching.change_text import parse_change
 
 SPECIMEN, PROMPT = "pellucid/capitals", "The capital of France is"
@@ -128,6 +128,16 @@ def test_another_prompt(capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, SPECIMEN, PROMPT, "--against", "The capital of Japan is")
     assert "·Paris" in out and "·Tokyo" in out and "positions" in out
     assert "12 + 9" not in out
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_an_encoder_answers_at_its_blanks_alone(capsys: pytest.CaptureFixture[str], lang: str) -> None:
+    how = "--change", "layers.0.ffn = 0", "--lang", lang
+    plain = run(capsys, "pellucid/capitals-bert", PROMPT, *how)
+    assert phrases(lang)["explain.blankless"] in plain and "KL(" not in plain and "layers.0.ffn[" in plain
+    blank = run(capsys, "pellucid/capitals-bert", f"{PROMPT} ___", *how)
+    assert "·Paris" in blank and "KL(" in blank and phrases(lang)["explain.blankless"] not in blank
+    assert json.loads(run(capsys, "pellucid/capitals-bert", PROMPT, *how, "--json"))["answers"] == []
 
 
 def test_a_vector_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

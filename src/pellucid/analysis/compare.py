@@ -160,16 +160,21 @@ def gap(a: Tensor, b: Tensor) -> tuple[float, tuple[int, ...], tuple[float, floa
 
 
 def answers(a: Trace, b: Trace) -> Iterator[AnswerDifference]:
-    """Yield the answers of each step that both runs have: of the last row, or of each blank that an encoder fills."""
+    """Yield the answers of each step that both runs have: of the last row, or of each blank that an encoder fills; none if it has none."""
     ends = [by_step(trace) for trace in (a, b)]
     for step in sorted(ends[0].keys() & ends[1].keys()):
         x, y = ends[0][step], ends[1][step]
-        places = zip(a.blanks, b.blanks, strict=False) if a.blanks else [(-1, -1)]
+        places = zip(a.blanks, b.blanks, strict=False) if encodes(a) else [(-1, -1)]
         for i, j in places:
             if x.shape[-1] == y.shape[-1]:
                 p, q = logprobs(x[0, i].double()), logprobs(y[0, j].double())
                 apart = torch.where(p.isneginf(), 0.0, p.exp() * (p - q))  # a token that a never writes counts nothing
                 yield AnswerDifference(step, i, (x[0, i], y[0, j]), float(apart.sum()))
+
+
+def encodes(trace: Trace) -> bool:
+    """Return whether a run answers at its blanks alone. A trace from a folder has no model; its blanks tell."""
+    return bool(trace.blanks) if trace.runner is None else trace.runner.config.bidirectional
 
 
 def by_step(trace: Records) -> dict[int, Tensor]:

@@ -43,6 +43,8 @@ class Detail:
 def comparison(c: Comparison, sides: Sequence[Side], detail: Detail, depth: Sequence[Depth] = ()) -> list[Text]:
     """Write both answers and the tensors that differ."""
     out, width = list[Text](), detail.width
+    if not c.answers:
+        out += [*prose(say("explain.rows" if not sides[0].model.config.head else "explain.blankless"), width, DIM), Text()]
     for one in c.answers:
         out += [*answers(one, sides, detail.best, width), Text()]
     for letter, s in zip("AB", c.nans, strict=True):
