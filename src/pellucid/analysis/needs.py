@@ -90,6 +90,13 @@ UNPADDED = (*ONE_WAY, NO_PREFIX)
 """Of a causal decoder, whose prompts a batch may pad on the left."""
 CAUSAL_HEADS = (*DECODER, NO_PREFIX, Need("by_heads", f"{EVERY}.attn.kind", by_heads), Need("causal", f"{EVERY}.attn.causal", bool))
 """Of a decoder whose every block has causal attention of the kind whose hidden scores can be set."""
+REUSED = (
+    *CAUSAL_HEADS,
+    Need("alone", f"{EVERY}.second", absent),
+    Need("all_keys", f"{LAST}.attn.window", absent),
+    Need("all_keys", f"{LAST}.attn.chunk", absent),
+)
+"""Of a decoder that keeps keys and values and nothing else of a token, whose last block reads those of every earlier one."""
 DENSE = Need("dense", f"{EVERY}.ffn.experts", absent)
 PLAIN_SUM = Need("pre", f"{FIRST}.order", lambda order: order == "pre")
 FIRST_CAUSAL = (*DECODER, Need("causal", f"{FIRST}.attn.causal", bool))

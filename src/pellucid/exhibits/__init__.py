@@ -13,7 +13,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "words": ("pieces", "places", "turns", "analogy", "context"),
     "attention": ("order", "sights", "mask", "ragged", "scale", "additive", "heads", "equation", "distance", "translation"),
     "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "recurrent", "library"),
-    "cache": ("kinds", "latent", "conversation"),
+    "cache": ("reuse", "kinds", "latent", "conversation"),
     "experts": ("routing", "balance"),
     "output": ("softmax", "steps", "acting", "formats", "forcing", "second"),
     "learning": ("learning", "adapter", "ladder", "depth"),
