@@ -46,6 +46,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         say("exhibit.heads.joined"),
         say("exhibit.heads.wrong"),
     )
+    for step, named, x in zip(after, AXES, stages(named_cells(*SMALL), SMALL_HEADS), strict=True):
+        names, values = as_table(x, named)
+        yield MatrixPanel(f"{step}  {shape(x[0])}", names, [*map(str, range(len(values[0])))], values)
     number = number_at(*CELL, ROWS, WIDE)
     steps = stages(table, HEADS)
     places = [place(x, number) for x in steps]
@@ -60,11 +63,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     own, other = lone_gap(e.model, prompts, head, cube), lone_gap(e.model, prompts, head, cube, e.on(1, 0))
     yield e.claim("batch", e.same(own) and e.differ(other), batch=len(prompts), own=own, other=other)
     counts = {n: parameters(WIDE, n) for n in COUNTS}
-    columns = [say("exhibit.heads.heads"), *map(str, counts)]
-    yield TablePanel(say("exhibit.heads.table"), columns, [(say("exhibit.heads.parameters"), *counts.values())])
-    for step, named, x in zip(after, AXES, stages(named_cells(*SMALL), SMALL_HEADS), strict=True):
-        names, values = as_table(x, named)
-        yield MatrixPanel(f"{step}  {shape(x[0])}", names, [*map(str, range(len(values[0])))], values)
+    columns = [say("exhibit.heads.heads"), say("exhibit.heads.parameters")]
+    yield TablePanel(say("exhibit.heads.table"), columns, [(str(n), count) for n, count in counts.items()])
     yield e.claim("joined", moved_rows(join, HEADS, ROWS, WIDTH) == 0, apart=shape(heads), joined=shape(join(heads)))
     moved = e.on(moved_rows(join_by_reshape, HEADS, ROWS, WIDTH), moved_rows(join, HEADS, ROWS, WIDTH))
     plain = e.quality()

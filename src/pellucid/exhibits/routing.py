@@ -31,13 +31,12 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     parts = (
         "exhibit.routing.equation",
         "exhibit.routing.tensor",
-        "exhibit.routing.axes",
         "exhibit.routing.shape",
         "exhibit.routing.weight",
         "exhibit.routing.gap",
     )
     chosen = SYMBOLS.index(e.text("symbol"))
-    lines = [(texts[q.symbol], q.path, q.dims, q.shape, q.matrix, q.gap) for q in four]
+    lines = [(texts[q.symbol], q.path, f"{q.dims} = {q.shape}", q.matrix, q.gap) for q in four]
     places = column_places(1, [q.path for q in four])
     yield TablePanel(say("exhibit.routing.equations"), list(map(say, parts)), lines, chosen, places=places)
     most = max(q.gap for q in four if e.exact or q.symbol != "y")

@@ -7,7 +7,6 @@ from pellucid.exhibits.exhibit import Claim, Exhibit, Experiment
 from pellucid.exhibits.panel import Box, DiagramPanel, Panel, TablePanel
 from pellucid.messages import say
 
-NAMES = 2  # of a year's models that the tree names
 ERAS = (  # arXiv 2303.18223 names them
     ("1951", "exhibit.timeline.era.counts", "exhibit.timeline.era.counts.is", "doi.org/10.1002/j.1538-7305.1951.tb01366.x"),
     ("2003", "exhibit.timeline.era.neural", "exhibit.timeline.era.neural.is", "jmlr.org/papers/v3/bengio03a.html"),
@@ -31,7 +30,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         "both": say("exhibit.timeline.both"),
         "decoder": say("exhibit.timeline.decoder"),
     }
-    tree = {about: list(boxes(branches(models, kind, NAMES))) for kind, about in stacks.items()}
+    tree = {about: list(boxes(branches(models, kind, 1))) for kind, about in stacks.items()}
     yield DiagramPanel(say("exhibit.timeline.tree"), tree)
     columns = [say("exhibit.timeline.date"), say("exhibit.timeline.model"), say("exhibit.timeline.by"), say("exhibit.timeline.attention")]
     rows = [(m.date, m.name, m.organisation, m.attention or say("exhibit.timeline.undisclosed")) for m in models]
@@ -48,10 +47,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
 
 
 def boxes(of: list[Branch]) -> Iterator[Box]:
-    """Yield a box for each year with the first names in it; a year with experts is marked."""
+    """Yield a box for each year with its first name; a year with experts is marked."""
     for one in of:
-        yield Box(one.year, say("exhibit.timeline.count", count=one.count), 0, one.sparse)
-        yield from (Box(name, "", 1) for name in one.first)
+        yield Box(one.year, say("exhibit.timeline.count", first=one.first[0], count=one.count), 0, one.sparse)
 
 
 EXHIBIT = Exhibit("timeline", show, own=True)

@@ -3,11 +3,26 @@ import { parsed, changeText, read as readEdits, written as writtenEdits } from "
 import { read as readPlace } from "../link";
 import { address, read, written } from "./address";
 import { besidePoints } from "./names";
-import { axis, letters, lined, nested, screens, shortened, spread, writer } from "./picture";
+import { axis, letters, lined, nested, packed, screens, shortened, spread, writer, type Spot } from "./picture";
 
 const box = (name: string, depth: number) => ({ name, note: "", depth: depth, marked: false });
 
 describe("pictures of exhibits", () => {
+  it("put boxes beside each other in reading order, none on another", () => {
+    const gap = { wide: 10, high: 10 }, space = { wide: 900, high: 600 }, sides = [150, 700, 90, 300, 250, 450, 120];
+    const boxes = Array.from({ length: 40 }, (_, i) => ({ wide: sides[i % 7] ?? 0, high: Math.min(600, sides[(3 * i + 2) % 7] ?? 0) }));
+    const sound = (spots: readonly Spot[]): boolean => boxes.map((b, i) => ({ ...b, ...(spots[i] ?? { screen: 0, x: 0, y: 0 }) })).every((a, i, all) => {
+      const before = all[i - 1], beside = all.slice(0, i).filter((b) => b.screen === a.screen);
+      const free = beside.every((b) => a.x >= b.x + b.wide + 10 || b.x >= a.x + a.wide + 10 || a.y >= b.y + b.high + 10 || b.y >= a.y + a.high + 10);
+      return free && a.x >= 0 && a.y >= 0 && a.x + a.wide <= 900 && a.y + a.high <= 600 && (!before || a.screen > before.screen || (a.screen === before.screen && a.y >= before.y));
+    });
+    const spots = packed(boxes, space, gap);
+    expect(sound(spots)).toBe(true);
+    const mutants = [packed(boxes, space, { wide: 0, high: 0 }), packed(boxes, { wide: 900, high: Infinity }, gap), spots.map((s) => ({ ...s, screen: 0 })), spots.map((s) => ({ ...s, y: -s.y }))];
+    expect(mutants.map(sound)).toEqual([false, false, false, false]);
+    expect(packed([{ wide: 400, high: 100 }, { wide: 400, high: 300 }, { wide: 300, high: 100 }, { wide: 80, high: 50 }], space, gap)).toEqual([{ screen: 0, x: 0, y: 0 }, { screen: 0, x: 410, y: 0 }, { screen: 0, x: 0, y: 110 }, { screen: 0, x: 310, y: 110 }]);
+    expect(packed([{ wide: 900, high: 500 }, { wide: 900, high: 900 }, { wide: 10, high: 10 }], space, gap).map((s) => s.screen)).toEqual([0, 1, 2]);
+  });
   it("write counts integers and other numbers as every number", () => {
     expect([194, null, "all"].map(writer([194, null, "all"]))).toEqual(["194", "", "all"]);
     expect([1050624, -12345].map(writer([1050624, -12345]))).toEqual(["1,050,624", "-12,345"]);
