@@ -114,6 +114,7 @@ def test_every_view_of_the_file_works(browser: Browser, file: Path, run: Trace) 
         weights = tab.page.eval_on_selector_all("[data-weight]", "cells => cells.map(c => Number(c.dataset.weight))")
         assert torch.allclose(torch.tensor(weights), run.all("layers.2.attn.pattern")[0].value[0, 1, 3], atol=2e-5)
         open_file(tab, file, "[data-pick]", view="next", prompt=PROMPT, sampling="temperature:2 seed:3")
+        assert len(tab.page.workers) == 1  # of a file, too
         assert tab.page.get_attribute("tr[data-id] >> nth=0", "data-id") == str(int(run.all("logits")[0].value[0, -1].argmax()))
         open_file(tab, file, "tr[data-step='1'] [data-total]", view="cache", prompt=PROMPT, steps=2)
         open_file(tab, file, "table", view="budget", prompt=PROMPT)

@@ -69,6 +69,7 @@ def test_a_saved_files_bytes_are_the_runs(browser: Browser, file: Path, run: Tra
 def test_a_saved_files_views_work(browser: Browser, file: Path, run: Trace) -> None:
     with open_offline_tab(browser, file) as tab:
         open_file(tab, file, "[data-pick]", view="next", sampling="temperature:2 seed:3")
+        assert len(tab.page.workers) == 1  # of a file, too
         best = run.all("logits")[0].value[0, -1]
         first_id = tab.page.get_attribute("tr[data-id] >> nth=0", "data-id")
         assert first_id == str(int(best.argmax()))

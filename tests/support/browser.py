@@ -45,6 +45,17 @@ WATCHED = """(() => {
   };
   counted(window, "fetch");
   for (const part of ["arrayBuffer", "json", "text"]) counted(Response.prototype, part);
+  const Plain = window.Worker; // whose every message has one answer
+  if (Plain) window.Worker = class extends Plain {
+    open = 0;
+    constructor(...how) {
+      super(...how);
+      const close = () => { if (this.open > 0) { this.open--; pending--; } };
+      for (const name of ["message", "error"]) this.addEventListener(name, () => later(close, 0));
+    }
+    postMessage(...how) { this.open++; pending++; super.postMessage(...how); }
+    terminate() { pending -= this.open; this.open = 0; super.terminate(); }
+  };
   if (window.crypto?.subtle) counted(SubtleCrypto.prototype, "digest");
   const timers = new Set();
   window.setTimeout = (run, ms = 0, ...rest) => {
@@ -199,6 +210,8 @@ def open_tab(browser: Browser, address: str, refusals: Iterable[int] = (), **set
 
     def note(request: Request) -> None:
         """Note `request` as it is sent. A route could stop it, at a third of the browser's time; the resolver stops it too."""
+        if request.url.startswith("blob:"):  # the script of a worker, from the page's own memory
+            return
         tab.requests.append(request.url)
         if not request.url.startswith(own):
             tab.problems.append(request.url)

@@ -35,6 +35,7 @@ def page(carried: Mapping[str, str], allowed: str = "", fetched: str = "") -> st
     """
     script, style, icon = closed(built("page.js")), built("page.css"), packed(built("icon.svg").encode())
     only = {"default-src": NONE, "script-src": f"'{digest(script)}'{allowed}", "style-src": f"'{digest(style)}'", "img-src": "data:"}
+    only |= {"worker-src": "blob:"}  # of the page's own script, which holds it
     only |= {"connect-src": fetched} if fetched else {}
     policy = "; ".join(f"{what} {where}" for what, where in (only | {"base-uri": NONE, "form-action": NONE}).items())
     lines = [

@@ -21,6 +21,7 @@ POLICY = {
     "style-src": "'self'",
     "img-src": " ".join(("'self'", "data:", "blob:")),
     "connect-src": "'self'",
+    "worker-src": "blob:",
     "base-uri": "'none'",
     "form-action": "'none'",
     "frame-ancestors": "'none'",

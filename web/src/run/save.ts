@@ -43,7 +43,7 @@ async function recording(run: Run, place: Place): Promise<Recorded> {
 
 export async function file(run: Run, place: Place): Promise<string> {
   const [page, style, icon, content] = await Promise.all([text("page.js"), text("page.css"), text("icon.svg"), recording(run, place)]);
-  const script = closed(page), policy = `default-src 'none'; script-src '${await hash(script)}'; style-src '${await hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'`;
+  const script = closed(page), policy = `default-src 'none'; script-src '${await hash(script)}'; style-src '${await hash(style)}'; img-src data:; worker-src blob:; base-uri 'none'; form-action 'none'`;
   return [
     `<!doctype html>`, `<html lang="en">`, `<head>`, `<meta charset="utf-8" />`, `<meta http-equiv="Content-Security-Policy" content="${policy}" />`,
     `<meta name="viewport" content="width=device-width, initial-scale=1" />`, `<meta name="color-scheme" content="light dark" />`,

@@ -64,7 +64,7 @@ const CUTS: [Name & keyof Sampling, (x: Float64Array, setting: number, order: Ui
   }],
 ];
 
-const CUT = new Set<Name>(CUTS.map(([name]) => name));
+export const CUT: ReadonlySet<Name> = new Set<Name>(CUTS.map(([name]) => name));
 
 // Loops, since a slider's frame is 16 ms and a method that calls a function for each of 152,000 numbers takes 3.
 function greatest(x: Float64Array): number {
