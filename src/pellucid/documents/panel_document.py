@@ -108,6 +108,7 @@ class MatrixPanelDocument(TypedDict):
     scale: Literal["share", "signed", "size"]
     cell: Annotated[list[Count | Literal["row", "column"]], "a number's index in the tensor; none: it is of no cell"]
     run: Annotated[Count, "of the exhibit's runs"]
+    axes: Annotated[list[str], "what the rows are, and what the columns; none: their names say it"]
 
 
 class CubePanelDocument(TypedDict):
@@ -244,6 +245,7 @@ def panel(p: Panel) -> PanelDocument:
             "scale": p.scale,
             "cell": [*p.cell],
             "run": p.run,
+            "axes": [*p.axes],
         }
     if isinstance(p, CubePanel):
         cube = [[[finite(v) for v in row] for row in one] for one in p.values]

@@ -110,7 +110,8 @@ def recorded(run: Run, watched: list[int], shown: int, across: str) -> Iterator[
     changes = percents(every)
     rows = [path for path, own in changes.items() if None not in own][:ROWS]  # a weight that was 0 has no change in percent
     title = say("training.changes", count=len(changes), shown=len(rows))
-    yield MatrixPanel(title, rows, [str(step) for step in steps], [changes[path] for path in rows], scale="size")
+    axes = (say("training.parameter"), across)
+    yield MatrixPanel(title, rows, [str(step) for step in steps], [changes[path] for path in rows], scale="size", axes=axes)
     yield table(every[steps.index(shown)], shown)
 
 
@@ -185,7 +186,8 @@ def learnt(facts: FactHistory, across: str, shown: int | None) -> Iterator[Panel
     chosen = order[:: -(-len(order) // ROWS)]
     title = say("training.learnt", shown=len(chosen), never=sum(step is None for step in first), forgotten=sum(lost))
     values = [[float(x) for x in facts.right[i]] for i in chosen]
-    yield MatrixPanel(title, [facts.questions[i].prompt for i in chosen], list(map(str, facts.steps)), values, scale="share")
+    prompts, at = [facts.questions[i].prompt for i in chosen], list(map(str, facts.steps))
+    yield MatrixPanel(title, prompts, at, values, scale="share", axes=(say("training.question"), across))
 
 
 def experts(run: Run, steps: list[int], shown: int) -> Iterator[Panel]:
@@ -193,7 +195,8 @@ def experts(run: Run, steps: list[int], shown: int) -> Iterator[Panel]:
     for path, rows in list(loads(run, steps).items())[:LAYERS]:
         starved, even = starving(rows, steps.index(shown))
         title = say("training.loads", path=path, step=shown, starved=starved, even=f"{100 * even:.0f}")
-        yield MatrixPanel(title, [str(e) for e in range(len(rows))], [str(step) for step in steps], rows, scale="size")
+        names, axes = [str(e) for e in range(len(rows))], (say("training.expert"), say("training.step"))
+        yield MatrixPanel(title, names, [str(step) for step in steps], rows, scale="size", axes=axes)
 
 
 def attention(run: Run, watched: list[int], shown: int) -> Iterator[Panel]:
@@ -208,7 +211,8 @@ def attention(run: Run, watched: list[int], shown: int) -> Iterator[Panel]:
         pieces = [visible(piece_of(tokenizer, id)) for id in now.ids]
         for step, trace in ((watched[0], before), (shown, now)):
             values = patterns(trace)[path][n].tolist()
-            yield MatrixPanel(say("training.pattern", path=path, head=n, step=step), pieces, pieces, values, path, "share")
+            title, axes = say("training.pattern", path=path, head=n, step=step), (say("training.query"), say("training.key"))
+            yield MatrixPanel(title, pieces, pieces, values, path, "share", axes=axes)
 
 
 def table(parameters: dict[str, dict[str, float | None]], step: int) -> TablePanel:

@@ -76,7 +76,8 @@ class MatrixPanel:
     """Cells of one tensor. path: the tensor's, "" for a difference or a sum of several.
 
     scale: "share" from 0 to 1, "signed" about 0, "size" by powers of what is above 0.  cell: the index of a number in the tensor of a
-    run, with "row" and "column" where the panel's stand; () if no cell has it.  run: the number of the run.
+    run, with "row" and "column" where the panel's stand; () if no cell has it.  run: the number of the run.  axes: what the rows and what
+    the columns are, where their names do not say it.
     """
 
     title: str
@@ -87,6 +88,7 @@ class MatrixPanel:
     scale: Literal["share", "signed", "size"] = "signed"
     cell: Sequence[int | Literal["row", "column"]] = ()
     run: int = 0
+    axes: tuple[str, str] | tuple[()] = ()
 
 
 @dataclass(frozen=True)

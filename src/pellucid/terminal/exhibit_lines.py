@@ -105,7 +105,8 @@ def matrix(p: MatrixPanelDocument, colour: bool) -> Iterator[Text]:
     """Draw cells, each with its number."""
     known = [abs(v) for row in p["values"] for v in row if v is not None]
     top = 1.0 if p["scale"] == "share" else max(known, default=0.0) or 1.0
-    titles: list[Cell] = ["", *(Text(c, DIM) for c in p["columns"])]
+    corner = f"↓ {p['axes'][0]} → {p['axes'][1]}" if p["axes"] else ""
+    titles: list[Cell] = [Text(corner, DIM), *(Text(c, DIM) for c in p["columns"])]
     cells: list[list[Cell]] = [[name, *(cell(v, top, colour) for v in row)] for name, row in zip(p["rows"], p["values"], strict=True)]
     yield from table([titles, *cells], [Column(style=DIM, most=24), *[Column(">", 9)] * len(p["columns"])], gap=1, indent=2)
 

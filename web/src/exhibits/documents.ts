@@ -111,6 +111,7 @@ export interface MatrixPanelDocument {
   scale: "share" | "signed" | "size";
   cell: (number | "row" | "column")[]; // a number's index in the tensor; none: it is of no cell
   run: number; // of the exhibit's runs
+  axes: string[]; // what the rows are, and what the columns; none: their names say it
 }
 
 export interface NetworkPanelDocument {
