@@ -201,6 +201,25 @@ def test_a_wrong_prompt_is_refused_and_the_page_goes_on(tab: Tab) -> None:
     assert tab.page.locator("[role=alert]").count() == 0
 
 
+@pytest.mark.parametrize("switches", ["", "layers.1.attn.scale=1", "nonsense"])
+def test_a_first_prompt_that_is_refused_leaves_a_page_to_use(tab: Tab, switches: str) -> None:
+    """A link may name what the model cannot run. Then its own first prompt runs below the line, and the address stays."""
+    tab.refusals, page = {400}, tab.page
+    tab.go(prompt="x " * 200, model="pellucid/capitals", **({"with": switches} if switches else {}))
+    assert "64" in page.inner_text("[role=alert]") or switches == "nonsense"
+    assert page.input_value("#prompt") == "x " * 200
+    line = page.inner_text(".fault .still")
+    assert line.startswith(phrases("en")["page.still.first"].split("{")[0]) and PROMPT in line
+    assert ("scale=1" in line) == ("scale=1" in switches)  # it runs with the switches that can be
+    page.click("nav a[href*='view=attention']")
+    page.wait_for_selector("[data-stage=shares]")
+    assert "x+x" in address_of(page)
+    page.click(".fault button")
+    assert page.locator("[role=alert]").count() == 0 and page.input_value("#prompt") == PROMPT
+    tab.enter_prompt("The capital of Italy is")
+    assert page.locator("[role=alert]").count() == 0
+
+
 def test_a_link_gives_back_what_was_selected(tab: Tab) -> None:
     tab.go(prompt="The capital of Japan is", view="attention", block="layers.3", head=2, position=1)
     page = tab.page

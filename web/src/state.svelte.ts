@@ -27,6 +27,7 @@ class Now {
   busy = $state(false);
   request: { halt: () => void; waiter: string } | null = $state.raw(null); // the one in progress, where a server computes it: what ends it, and its name
   fault = $state("");
+  standing = $state(false); // the run that is shown stands in for the page's first one, which was refused
   tensors: Record<number, Tensor[]> = $state.raw({}); // by step
   weights: Tensor[] = $state.raw([]);
   lit: Map<string, Spot> = $state.raw(new Map());
@@ -127,8 +128,21 @@ export async function run(): Promise<void> {
     if (mine === latest) take(answer);
   } catch (fault) {
     if (mine === latest) now.fault = ended.signal.aborted ? say("page.halted") : messageOf(fault);
+    if (mine === latest && !now.run && !ended.signal.aborted) await standIn(() => mine === latest, ended.signal);
   } finally {
     if (mine === latest) now.busy = false;
+  }
+}
+
+// The page's first run was refused: the model's own first prompt runs, with the switches if they allow it, so that there are views to go on with.
+async function standIn(wanted: () => boolean, signal: AbortSignal): Promise<void> {
+  const own = recording(), prompt = now.models.find((m) => m.name === place.model)?.prompt ?? IDS, list = switches.read(place.with);
+  for (const switched of list.length > 0 ? [list, []] : [list]) {
+    try {
+      const run = own ?? (await start(place.model, prompt, 1, "", switched, [], "", signal));
+      if (wanted()) take(run, true);
+      return;
+    } catch { /* the first refusal is the one that is shown */ }
   }
 }
 
@@ -147,14 +161,15 @@ export function back(): void {
   go({ model: now.run.model, with: switches.written(now.run.switches), prompt: promptOf(now.run) });
 }
 
-// A run becomes what all views show.
-function take(run: Run): void {
+// A run becomes what all views show. standing: it stands in for the one of the address, which stays there.
+function take(run: Run, standing = false): void {
   now.run = run;
+  now.standing = standing;
   now.tensors = { 0: run.tensors };
   now.weights = [];
   const own = run.switches.length > 0 ? run.run : ""; // a switch may have made weights, which no other run has
   if (now.models.some((m) => m.name === run.model)) void weights(run.model, own).then((all) => { if (now.run?.run === run.run) now.weights = all.filter((w) => run.values && w.shape.length > 0).map((w) => asTensor(run.model, own, w)); }, () => undefined);
-  if (place.with !== switches.written(run.switches)) { // as the server read them
+  if (!standing && place.with !== switches.written(run.switches)) { // as the server read them
     place.with = switches.written(run.switches);
     if (!framed) replace(`#${written(place)}`);
   }
