@@ -26,6 +26,7 @@ from tiny import swapped, tiny
 REFUSED: dict[Any, str] = {
     "deepseek_v32": "the choice of keys",
     "glm_moe_dsa": "the choice of keys",
+    **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), "a scan with a decay for each number of a state"),
 }  # fmt: skip
 LENGTHS = {"a": 7, "b": 21, "c": 1}
 FEED = [{"a": 5}, {"b": 9, "a": 4, "c": 3}, {"c": 1, "a": 2, "b": 3}, {"b": 8}, {"b": 4, "c": 6, "a": 90}]

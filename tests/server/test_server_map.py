@@ -82,7 +82,7 @@ def test_shapes_alone_have_no_number(api: Served) -> None:
     assert stack["start"] == [] and not any(b["norms"] or b["edges"] or b["feed"] for b in stack["blocks"])
 
 
-@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text", "granitemoehybrid", "mamba2", "falcon_h1"])
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text", "granitemoehybrid", "mamba2", "falcon_h1", "mamba"])
 def test_what_stands_in_attentions_place_has_its_marks(family: str) -> None:
     """A block of each kind tells how much it adds, of every row; edges come from attention alone. Mamba-2's own have one part."""
     folder = str(judge(family).folder)
@@ -90,8 +90,8 @@ def test_what_stands_in_attentions_place_has_its_marks(family: str) -> None:
     document = session.new_run(RunRequest(folder, None, (3, 1, 4, 1, 5)), Stop())
     (stack,) = map_document(session.runs[document["run"]], 0, Stop())["stacks"]
     assert all(len(b["attention"]) == 5 and min(b["attention"]) > 0 for b in stack["blocks"])
-    assert [len(b["feed"]) for b in stack["blocks"]] == {"mamba2": [0, 0], "falcon_h1": [5, 5]}.get(family, [5] * 3)
-    edges = {"mamba2": [False] * 2, "falcon_h1": [True] * 2}.get(family, [False, True, False])
+    assert [len(b["feed"]) for b in stack["blocks"]] == {"mamba2": [0, 0], "mamba": [0, 0], "falcon_h1": [5, 5]}.get(family, [5] * 3)
+    edges = {"mamba2": [False] * 2, "mamba": [False] * 2, "falcon_h1": [True] * 2}.get(family, [False, True, False])
     assert [bool(b["edges"]) for b in stack["blocks"]] == edges
 
 
