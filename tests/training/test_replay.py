@@ -17,7 +17,9 @@ from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
 from pellucid.errors import TrainError
 from pellucid.training import loop, replay, run_recipe
 from pellucid.training.objectives import Document
+from pellucid.training.run_folder import write_run
 from pellucid.training.saves import FILES, digest, read_state
+from pellucid.training.shards import load_tokenizer
 from test_recipe import written
 from text_runs import recipe_of
 from tiny import swapped
@@ -243,7 +245,19 @@ def test_refused_steps_and_folders(copied: Path, tmp_path: Path) -> None:
     (copied / "run.json").write_text("{}")
     with pytest.raises(TrainError) as caught:
         pellucid.Run(copied)
-    assert caught.value.key == "data.damaged"
+    assert caught.value.key == "run.damaged"
+
+
+def test_a_damaged_run_file_is_written_anew(copied: Path) -> None:
+    """By a run that goes on, which knows its identity from there; one that is sound keeps the step it holds from."""
+    run = pellucid.Run(copied)
+    for content, since in ((None, run.about.since), ("{", 15), ("[]", 16)):
+        if content is not None:
+            (copied / "run.json").write_text(content)
+            with pytest.raises(TrainError, match=r"run\.json is damaged"):
+                pellucid.Run(copied)
+        write_run(copied, run.recipe, load_tokenizer(copied / "tokenizer.json"), run.about.identity, max(since, 15))
+        assert pellucid.Run(copied).about.since == since
 
 
 def test_another_number_of_threads_is_the_runs_own(finished: Path) -> None:

@@ -225,4 +225,4 @@ def test_damage_is_named(both: tuple[pellucid.Run, pellucid.Run], tmp_path: Path
     file.write_text(json.dumps(about | {"parameters": {"x": {"norm": 1}}}))
     with pytest.raises(TrainError) as caught:
         run.watched[2]
-    assert caught.value.key == "data.damaged" and str(file) in str(caught.value)
+    assert caught.value.key == "run.damaged" and str(file) in str(caught.value)

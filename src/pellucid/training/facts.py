@@ -109,6 +109,6 @@ def read_facts(run: Path) -> FactHistory | None:
                 raise ValueError
             columns[int(path.stem)] = one
     except (TrainError, KeyError, TypeError, ValueError):
-        raise TrainError("data.damaged", path=path) from None
+        raise TrainError("run.damaged", path=path) from None
     right = [[bool(one[i]) for one in columns.values()] for i in range(len(questions))]
     return FactHistory(questions, list(columns), right)

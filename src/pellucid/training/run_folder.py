@@ -35,12 +35,15 @@ class RunFile:
 
 
 def write_run(folder: Path, recipe: Recipe, tokenizer: Tokenizer, identity: dict[str, Any], step: int) -> None:
-    """Write what a folder keeps of a run that goes on from `step`."""
+    """Write what a folder keeps of a run that goes on from `step`. A damaged run.json is written anew, and holds from there."""
     since = 0
     if (folder / RUN).exists() and step:
-        before = read_run(folder)
-        known = {"ranks": str(ALONE), **before.identity}  # of a run that is older than the field
-        same = all(known.get(name) == identity[name] for name in MACHINE)
+        try:
+            before = read_run(folder)
+            known = {"ranks": str(ALONE), **before.identity}  # of a run that is older than the field
+            same = all(known.get(name) == identity[name] for name in MACHINE)
+        except TrainError:
+            same = False
         since = before.since if same else step
     about = {"schema": SCHEMA, "root": str(recipe.root.resolve()), "since": since, "identity": identity}
     content = {
@@ -66,5 +69,5 @@ def read_run(folder: Path) -> RunFile:
         about = {}
     root, since, identity = (about.get(name) for name in ("root", "since", "identity"))
     if not (isinstance(root, str) and type(since) is int and isinstance(identity, dict)):
-        raise TrainError("data.damaged", path=folder / RUN)
+        raise TrainError("run.damaged", path=folder / RUN)
     return RunFile(Path(root), since, identity)

@@ -137,7 +137,7 @@ def load_step(folder: Path) -> RecordedStep:
         prompts = folder / PROMPTS
         out.prompts = [load_trace(prompts / str(i)) for i in range(len(list(prompts.iterdir())) if prompts.is_dir() else 0)]
     except (KeyError, TypeError, AttributeError):
-        raise TrainError("data.damaged", path=folder / STEP) from None
+        raise TrainError("run.damaged", path=folder / STEP) from None
     return out
 
 
