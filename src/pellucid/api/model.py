@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pellucid.api.draft_model import draft_for
 from pellucid.arguments import checked
+from pellucid.batch.inference_mode import lasting
 from pellucid.batch.mask import prefix as prefix_mask
 from pellucid.batch.step import Step
 from pellucid.checkpoint.default_dtype import DTYPES as DTYPES
@@ -353,6 +354,7 @@ class Model(Placed, Adapting, Shown):
 
 
 @checked
+@lasting
 def load(
     name: str | Path,
     dtype: str | torch.dtype | None = None,

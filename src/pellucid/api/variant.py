@@ -19,6 +19,7 @@ from pellucid.api.model import Model
 from pellucid.api.switching import general, switched, written
 from pellucid.arguments import checked
 from pellucid.axes import parse
+from pellucid.batch.inference_mode import lasting
 from pellucid.config import Config
 from pellucid.counting.distinct import PLACE
 from pellucid.counting.weights import axes_of
@@ -34,6 +35,7 @@ RANK = ".rank"  # ends a switch that names a matrix in place of a field
 
 
 @checked
+@lasting
 def variant(model: Model, switches: Mapping[str, Any]) -> Model:
     """Return a model whose Config differs in the fields that `switches` names, and whose Parameters are the model's own.
 
@@ -62,6 +64,7 @@ def variant(model: Model, switches: Mapping[str, Any]) -> Model:
 
 
 @checked
+@lasting
 def low_rank(model: Model, ranks: Mapping[str, int]) -> Model:
     """Return a variant in which matrices of the blocks are products of two thin ones, the best of their rank.
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pellucid.arguments import checked
+from pellucid.batch.inference_mode import lasting
 from pellucid.checkpoint import adapter as adapting
 from pellucid.checkpoint.hub import fetch_adapter, is_hub_id
 from pellucid.checkpoint.new_adapter import new_adapter
@@ -23,6 +24,7 @@ class Adapting:
         self.adapters: dict[str, adapting.Adapter] = {}
 
     @checked
+    @lasting
     def adapt(self, folder: str | Path, name: str = "default") -> None:
         """Put the LoRA adapter of a folder or hub id on the model, in PEFT's format, under `name`; several add up. arXiv 2106.09685."""
         self.free(name)
@@ -31,6 +33,7 @@ class Adapting:
         self.adapters[name] = adapting.adapt(self.module, self.family, place, name, self.adapters)
 
     @checked
+    @lasting
     def lora(
         self,
         rank: int = 8,
@@ -62,6 +65,7 @@ class Adapting:
         for each in [*self.adapters] if name is None else [self.adapter(name).name]:
             adapting.unadapt(self.module, self.adapters.pop(each))
 
+    @lasting
     def merge(self, dequantise: bool = False) -> None:
         """Fold all adapters into the weights; this cannot be undone. dequantise: onto the values that int8 or int4 blocks stand for."""
         adapting.merge(self.module, self.adapters, dequantise)

@@ -4,6 +4,7 @@ from typing import Any, Self
 
 import torch
 
+from pellucid.batch.inference_mode import lasting
 from pellucid.checkpoint.default_dtype import DTYPES, Precision, precision
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, EncoderDecoder, cast
@@ -39,6 +40,7 @@ class Placed:
         """Return the model itself: it has no dropout, so it is always in evaluation."""
         return self
 
+    @lasting
     def to(self, device: str | torch.device | torch.dtype | None = None, dtype: str | torch.dtype | None = None) -> Self:
         """Move the model to a device, its parameters to a dtype, or both, in place; `to(torch.float64)` takes the dtype alone."""
         if isinstance(device, torch.dtype) or device in DTYPES:

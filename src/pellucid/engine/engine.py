@@ -35,6 +35,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from pellucid import ops
+from pellucid.batch.inference_mode import lasting
 from pellucid.batch.states import stateful
 from pellucid.engine.allowed import allowed, likeliest_is_chosen, prepare_masks
 from pellucid.engine.bursts import steps_alone
@@ -108,6 +109,7 @@ class Engine:
         self.made_for: tuple[object, object] | None = None  # the dtype and device of its module's weights when its pages were made
 
     @staticmethod
+    @lasting
     def of(
         module: Decoder | EncoderDecoder,
         tokens: int,
@@ -222,6 +224,7 @@ class Engine:
         self.emitted = []
         return outputs
 
+    @lasting
     def advance(self) -> None:
         """Run one step; its outputs stay in `emitted`."""
         self.receive()
