@@ -65,6 +65,13 @@ def misfits(
             yield name, value, re.sub(r"\b\w+\.|'", "", inspect.formatannotation(p.annotation))
 
 
+def one_prompt(given: Any) -> bool:
+    """Return whether `given` is one prompt, a text or ids in a row, and no list of prompts."""
+    if isinstance(given, str) or len(given) == 0:
+        return isinstance(given, str)
+    return not isinstance(given[0], str | list | tuple) and getattr(given[0], "ndim", 0) == 0
+
+
 def fits(value: Any, allowed: Any) -> bool:
     """Return whether a value is of an annotated type. Elements are looked at too; a value fits what is not known."""
     if allowed is Any:

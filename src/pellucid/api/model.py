@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pellucid.api.draft_model import draft_for
-from pellucid.arguments import checked
+from pellucid.arguments import checked, one_prompt
 from pellucid.batch.inference_mode import lasting
 from pellucid.batch.mask import prefix as prefix_mask
 from pellucid.batch.step import Step
@@ -202,8 +202,8 @@ class Model(Placed, Adapting, Shown):
         padding: Tensor | None = None,
         attention_mask: Tensor | None = None,
     ) -> Prompts:
-        """Generate after each prompt, and return what is new in the kind that was given: a LongTensor [B new] for a LongTensor [B T],
-        lists for lists (of any lengths), a list for one list of ids, a text for a text, texts for a list of them.
+        """Generate after each prompt, and return what is new in the kind that was given: a LongTensor [B new] for [B T], [new] for [T],
+        lists for lists (of any lengths) or an array [B T], a list for one text's ids, a text for a text, texts for a list of them.
 
         temperature 0 takes the likeliest, else draws, by `seed` where given; top_k to bias: see ops.sampling.Sampling.
         eos: an id or ids that end a text; None lets none end it; by default the model's own. A stop is part of what is returned; a
@@ -220,8 +220,9 @@ class Model(Placed, Adapting, Shown):
         if isinstance(ids, Tensor):
             longest = max(map(len, out), default=0)
             rows = [row + row[-1:] * (longest - len(row)) for row in out]
-            return torch.tensor(rows, device=ids.device).long().view(len(out), longest)
-        one = isinstance(ids, str) or (len(ids) > 0 and isinstance(ids[0], int))
+            filled = torch.tensor(rows, device=ids.device).long().view(len(out), longest)
+            return filled if ids.ndim == 2 else filled[0]
+        one = one_prompt(ids)
         texts = [isinstance(prompt, str) for prompt in ([ids] if one else ids)]
         new: Any = [self.tokenizer.decode(o, skip_special=True) if text else o for o, text in zip(out, texts, strict=True)]
         return new[0] if one else new  # type: ignore[no-any-return]
@@ -230,13 +231,13 @@ class Model(Placed, Adapting, Shown):
         """Return the prompts of `generate` as lists of ids, without the padding of a batch."""
         if isinstance(given, str):
             return [self.ids(given)]
-        if isinstance(given, Tensor):
+        if isinstance(given, Tensor) and given.ndim != 1:
             self.check(given)
             mask = self.padding_of(given, padding, attention_mask)
             return [row.tolist() if mask is None else row[mask[r].bool()].tolist() for r, row in enumerate(given)]
-        if padding is not None or attention_mask is not None or not isinstance(given, list | tuple):
+        if padding is not None or attention_mask is not None or not (isinstance(given, list | tuple) or hasattr(given, "tolist")):
             raise UseError("model.prompts", found=type(given).__name__)
-        return [self.prompt_ids(prompt) for prompt in ([given] if given and isinstance(given[0], int) else given)]
+        return [self.prompt_ids(prompt) for prompt in ([given] if one_prompt(given) else given)]  # type: ignore[attr-defined]
 
     def padding_of(self, ids: Tensor, padding: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
         """Return the padding of ids, given under either of its names."""
@@ -253,7 +254,7 @@ class Model(Placed, Adapting, Shown):
         prompts: Sequence[Sequence[int]],
         new: int,
         sampling: Sampling = GREEDY,
-        stops: Iterable[int] = (),
+        stops: Iterable[int] = OWN,
         cached: bool = False,
         deterministic: bool = False,
         n: int = 1,
@@ -262,12 +263,13 @@ class Model(Placed, Adapting, Shown):
         draft: "Model | None" = None,
         kv: str | None = None,
     ) -> Iterator[Output]:
-        """Yield the outputs of `generate` token by token; `request` counts the prompts.
+        """Yield the outputs of `generate` token by token; `request` counts the prompts.  stops: ids that end a text, or the model's own.
 
         cached: see engine.generation.generate.  deterministic, kv: see Engine.of.  n, logprobs, speculate: see engine.requests.Request.
         draft: see api.draft_model; with one, the text speculates. A UseError if it or this model cannot.
         """
         proposes = draft_for(self, draft) if speculate or draft is not None else None
+        stops = self.stops if stops is OWN else stops
         requests = self.requests(prompts, new, sampling, stops, n, logprobs, speculate or draft is not None)
         return generate(self.module, requests, self.engines, cached, deterministic, proposes, kv)
 
