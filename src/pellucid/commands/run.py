@@ -118,7 +118,7 @@ def judge(given: dict[str, Any], stop: list[str]) -> None:
 
 def settled(screen: Screen, model: "Model", given: dict[str, Any]) -> "Sampling":
     """Return the settings given over those of generation_config.json, with notes on settings that do nothing."""
-    from pellucid.engine.defaults import defaults
+    from pellucid.engine.defaults import UNSUPPORTED_ALWAYS, defaults
     from pellucid.ops.sampling.settings import Sampling
     from pellucid.ops.sampling.uniform import fresh
 
@@ -130,7 +130,8 @@ def settled(screen: Screen, model: "Model", given: dict[str, Any]) -> "Sampling"
     }
     if defaults_used:
         screen.note(say("run.samples", model=model.name, settings=as_text(defaults_used)))
-    if undone and not sampling.greedy:
+    undone = {name: value for name, value in undone.items() if name in UNSUPPORTED_ALWAYS or not sampling.greedy}
+    if undone:
         screen.note(say("run.undone", model=model.name, settings=as_text(undone)))
     if wasted := sorted(idle & given.keys()):
         screen.note(say("run.idle", names=", ".join("--" + name.replace("_", "-") for name in wasted)))

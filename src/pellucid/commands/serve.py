@@ -58,6 +58,8 @@ def add(app: typer.Typer) -> None:
             raise UseError("serve.least", name="--tokens", found=tokens)
         speculates = options.speculates(speculate, draft)
 
+        from pellucid.commands.run import as_text
+        from pellucid.engine.defaults import defaults
         from pellucid.server.openai.serving import Address, serve_models
 
         if (cert is None) != (key is None):
@@ -74,6 +76,9 @@ def add(app: typer.Typer) -> None:
 
             how: dict[str, Any] = {"dtype": dtype, "device": options.numbers(device), "quant": quant, "ignore_fields": ignore_field or ()}
             loaded = {name: options.loaded(screen, at, **how) for name, at in names.items()}
+            for name, model in loaded.items():
+                if undone := defaults(model.generation, name)[1]:
+                    screen.note(say("run.undone", model=name, settings=as_text(undone)))
             places = {name: Path(at) for name, at in names.items() if Path(at).is_dir()}
             base = next(iter(names))
             loaded |= {name: adapted(loaded[base], at, name) for name, at in adapters.items()}

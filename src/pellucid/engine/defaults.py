@@ -10,6 +10,13 @@ from pellucid.ops.sampling.settings import Sampling
 NAMES = {"repetition_penalty": "repetition", "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 # Fields that are not supported here, and the value that switches each off.
 UNSUPPORTED = {"typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0, "top_h": None}
+# Those that change the likeliest tokens too: Marian's and BART's folders have some.
+UNSUPPORTED_ALWAYS: dict[str, Any] = {
+    "num_beams": 1, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1, "min_length": 0,
+    "min_new_tokens": 0, "bad_words_ids": None, "suppress_tokens": None, "begin_suppress_tokens": None, "sequence_bias": None,
+    "forced_bos_token_id": None, "forced_eos_token_id": None, "exponential_decay_length_penalty": None, "penalty_alpha": None,
+    "guidance_scale": 1, "stop_strings": None, "watermarking_config": None,
+}  # fmt: skip
 
 
 def defaults(fields: Mapping[str, Any], model: str) -> tuple[Sampling, dict[str, Any]]:
@@ -25,4 +32,5 @@ def defaults(fields: Mapping[str, Any], model: str) -> tuple[Sampling, dict[str,
         sampling = Sampling.of(({"temperature": 1.0} if samples else {}) | settings)
     except UseError as wrong:
         raise ConfigError("generation.wrong", model=model, reason=wrong) from None
-    return sampling, {name: fields[name] for name, nothing in UNSUPPORTED.items() if samples and fields.get(name) not in (None, nothing)}
+    judged = {**UNSUPPORTED_ALWAYS, **(UNSUPPORTED if samples else {})}
+    return sampling, {name: fields[name] for name, nothing in judged.items() if fields.get(name) not in (None, nothing, [], {})}
