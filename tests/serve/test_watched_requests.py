@@ -22,7 +22,9 @@ from pellucid.engine.memory import Memory
 from pellucid.engine.requests import Output, Request, Sequence
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.engine.watched_text import Allowance, WatchedText
+from pellucid.errors import UseError
 from pellucid.ops.sampling.settings import Sampling
+from pellucid.server.openai.answering import GeneratedAnswer
 from pellucid.tracing import load_trace
 from pellucid.watching.records import Seen
 from tiny import swapped
@@ -304,6 +306,28 @@ WRONG: list[tuple[Any, str | None]] = [
 def test_a_wrong_field_is_named(server: OpenAiServed, field: Any, param: str | None) -> None:
     error = server.wrong("/v1/completions", 400, param, prompt=PROMPT, max_tokens=2, pellucid=field)
     assert "\n" not in error["message"]
+
+
+SPOILT = ["layers.1.attn.q = -inf"], ["layers.2.out *= 1e300"], ["layers.0.ffn[T=1] = -inf"], ["layers.3.ffn[T=5] = -inf"]
+
+
+def spoilt(server: OpenAiServed, model: Model, edit: list[str]) -> None:
+    """Compare the error for a change that leaves no number, of an answer, a chat's stream and a trace of `edit`."""
+    with pytest.raises(UseError) as refused:
+        trace(model, PROMPT, 3, edit=changes(model, edit))
+    body: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 3, "temperature": 0, "ignore_eos": True, "pellucid": {"edit": edit}}
+    error = server.wrong("/v1/completions", 400, None, **body)
+    assert (error["code"], error["message"]) == ("page.change.nan", str(refused.value))
+    lines = server.client.post("/v1/completions", json=body | {"stream": True}).text
+    assert '"code": "page.change.nan"' in lines.replace('":"', '": "')
+
+
+@pytest.mark.parametrize("edit", SPOILT, ids=lambda edit: edit[0])
+def test_a_change_that_leaves_no_number_is_the_callers(server: OpenAiServed, model: Model, edit: list[str]) -> None:
+    """The error is Python's, with the first NaN, in whichever step it is; without the second run it is the server's own."""
+    spoilt(server, model, edit)
+    with swapped(GeneratedAnswer, "judge_changes", lambda self: None):
+        server.wrong("/v1/completions", 500, None, prompt=PROMPT, max_tokens=3, ignore_eos=True, temperature=0, pellucid={"edit": edit})
 
 
 def test_several_texts_are_refused(server: OpenAiServed) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
 
+from pellucid.api.trace import require_numbers
 from pellucid.engine.requests import Output
-from pellucid.errors import RequestError
+from pellucid.errors import RequestError, UseError
 from pellucid.runs.worker import left
 from pellucid.server.openai.chat_reply import ReplyForm
 from pellucid.server.openai.choice import Choice, Delta, TokenEntry
@@ -23,6 +24,7 @@ from pellucid.server.openai.error_shape import error_body
 from pellucid.server.openai.jobs import Job
 from pellucid.server.openai.served_model import Submitted
 from pellucid.server.openai.shapes import ChatShape, head, usage_of
+from pellucid.tracing import Trace
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -79,9 +81,28 @@ class GeneratedAnswer:
         prompts = sum(len(self.prompt_of(i)) for i in range(len(self.job.requests)))
         return usage_of(prompts, sum(c.tokens for c in self.choices), self.cached, self.reasoning)
 
+    async def outputs(self) -> AsyncGenerator[tuple[int, Output], None]:
+        """Yield the engine's outputs. The error of a text whose changes left it no number is theirs, with the first NaN."""
+        async with aclosing(self.submitted.outputs()) as outputs:
+            try:
+                async for position, output in outputs:
+                    yield position, output
+            except UseError as fault:
+                if fault.key == "generate.finite":
+                    await run_in_threadpool(self.judge_changes)
+                raise
+
+    def judge_changes(self) -> None:
+        """Raise a UseError if the changes of the job's request left its text no number. Runs the text once more."""
+        if (watched := self.job.requests[0].watched) is not None and watched.changes:
+            model = self.job.served.model
+            written = [*self.ids[0], 0]  # and one of the step that gave no number
+            ended = Trace(model.name, None, [*self.prompt_of(0)], written, [], starts=model.config.starts, runner=model)
+            require_numbers(model, ended, watched.changes)
+
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta, list[int]], None]:
         """Yield the number of a choice, what it gains, and its new ids."""
-        async with aclosing(self.submitted.outputs()) as outputs:
+        async with aclosing(self.outputs()) as outputs:
             async for position, output in outputs:
                 at = position * self.job.n + output.index
                 if self.choices[at].ended:
