@@ -15,7 +15,7 @@ TOLD_AGAIN = {
 
 
 def config(hf: Fields) -> c.Config:
-    attn, width, window = llama.attention(hf, interleaved=True), hf.integer("hidden_size"), hf.integer("sliding_window", 4096)
+    attn, width, window = llama.attention(hf, interleaved=True), hf.integer("hidden_size"), hf.length("sliding_window", 4096)
     hf.relate(attn.heads * attn.width == width, "head_dim == hidden_size / num_attention_heads", head_dim=attn.width)
     hf.read |= TOLD_AGAIN
     by_kind = {gemma2.FULL: replace(attn, rope=None), gemma2.SLIDING: replace(attn, window=window)}

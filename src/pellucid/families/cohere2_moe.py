@@ -34,8 +34,7 @@ def experts(hf: Fields) -> c.Moe:
 
 def config(hf: Fields) -> c.Config:
     dense = hf.integer("first_k_dense_replace", 0, low=0)
-    attn, window, layers = llama.attention(hf, interleaved=True, head=128), hf.integer("sliding_window", 4096), kinds(hf, dense)
-    hf.relate(hf.values.get("sliding_window", window) is not None, "sliding_window is a number", sliding_window=None)
+    attn, window, layers = llama.attention(hf, interleaved=True, head=128), hf.length("sliding_window", 4096), kinds(hf, dense)
     parts = [mellum.DENSE] * dense + [mellum.SPARSE] * (len(layers) - dense)
     if "mlp_layer_types" in hf:
         parts = hf.texts("mlp_layer_types", len(layers), (mellum.DENSE, mellum.SPARSE))

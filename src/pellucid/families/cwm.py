@@ -23,7 +23,7 @@ def config(hf: Fields) -> c.Config:
     fill(hf, SCALED)
     hf.fixed("attention_bias", False)
     hf.maybe("num_key_value_heads", stated=True)
-    attn, window = llama.attention(hf, head=128, theta=1_000_000.0), hf.integer("sliding_window", 8192)
+    attn, window = llama.attention(hf, head=128, theta=1_000_000.0), hf.length("sliding_window", 8192)
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"), bias=hf.flag("mlp_bias", False))
     layers = hf.integer("num_hidden_layers", high=100_000)
     kinds = [gemma2.SLIDING if i % 4 else gemma2.FULL for i in range(layers)]

@@ -107,6 +107,12 @@ class Fields:
             raise self.fault(name, value, f"{low} ... {high}")
         return value
 
+    def length(self, name: str, default: int) -> int:
+        """Return the length that a layer's mask needs, `default` if it is absent. A null is refused, as transformers' masks refuse it."""
+        if name in self.values and name not in self:
+            raise self.fault(name, None, f"1 ... {2**31 - 1}")
+        return self.integer(name, default)
+
     def either(self, *names: str, high: int = 2**31 - 1) -> int:
         """Return an integer that files have under one of `names`; several must agree."""
         self.read |= set(names)
@@ -136,9 +142,10 @@ class Fields:
         return self.number(name) if name in self else None if name in self.values else default
 
     def flag(self, name: str, default: Any = MISSING) -> bool:
+        """Return true or false. A null is refused where an absent field is true: Python takes it for false."""
         value = self.get(name, default)
-        if type(value) is not bool:
-            raise self.fault(name, value, "true, false")
+        if type(value) is not bool or (value and name in self.values and name not in self):
+            raise self.fault(name, self.values.get(name, value), "true, false")
         return value
 
     def choice(self, name: str, allowed: Mapping[str, Any], default: Any = MISSING) -> Any:

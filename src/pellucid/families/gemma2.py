@@ -34,7 +34,7 @@ def attention(hf: Fields, **turn: Any) -> c.Attention:
 
 def config(hf: Fields) -> c.Config:
     attn = replace(attention(hf), cap=hf.optional("attn_logit_softcapping", 50.0))
-    by_kind = {FULL: attn, SLIDING: replace(attn, window=hf.integer("sliding_window", 4096))}
+    by_kind = {FULL: attn, SLIDING: replace(attn, window=hf.length("sliding_window", 4096))}
     layers = tuple(c.Layer(by_kind[kind], mlp(hf), order="sandwich") for kind in kinds(hf, 2))
     return replace(gemma.decoder(hf, layers), logit_cap=hf.optional("final_logit_softcapping", 30.0))
 

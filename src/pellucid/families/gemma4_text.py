@@ -42,7 +42,7 @@ def config(hf: Fields, inputs: int = 256) -> c.Config:
     if (own := hf.integer("hidden_size_per_layer_input", inputs, low=0)) != 0:
         raise hf.fault("hidden_size_per_layer_input", own, "0")
     hf.read |= UNUSED
-    heads, window = hf.integer("num_attention_heads", 8), hf.integer("sliding_window", 512)
+    heads, window = hf.integer("num_attention_heads", 8), hf.length("sliding_window", 512)
     one, bias, layers = hf.flag("attention_k_eq_v", False), hf.flag("attention_bias", False), kinds(hf)
     attns = []
     for kind, (head, groups) in zip(layers, sizes(hf, layers, one), strict=True):

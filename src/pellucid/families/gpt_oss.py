@@ -16,7 +16,7 @@ def config(hf: Fields) -> c.Config:
     hf.fixed("swiglu_alpha", 1.702)
     hf.fixed("hidden_act", "silu")
     hf.maybe("num_key_value_heads", stated=True)
-    layers, window = hf.integer("num_hidden_layers", high=100_000), hf.integer("sliding_window", 128)
+    layers, window = hf.integer("num_hidden_layers", high=100_000), hf.length("sliding_window", 128)
     if "rope_scaling" not in hf:
         hf.get("rope_parameters")
     attn = replace(llama.attention(hf, bias=True, head=hf.integer("head_dim", 64), theta=150_000.0), sinks=True)

@@ -17,7 +17,7 @@ def attention(hf: Fields, qk_norm: bool = False, bias: bool = False, head: int |
     """
     width, heads = hf.integer("hidden_size"), hf.integer("num_attention_heads")
     kv_heads = hf.integer("num_key_value_heads", heads)
-    own = hf.maybe("head_dim") or head
+    own = hf.maybe("head_dim") or (None if "head_dim" in hf.values else head)  # a null is the width's share, as in transformers
     hf.relate(own is not None or width % heads == 0, "hidden_size % num_attention_heads == 0", hidden_size=width, num_attention_heads=heads)
     hf.relate(heads % kv_heads == 0, "num_attention_heads % num_key_value_heads == 0", heads=heads, kv_heads=kv_heads)
     bias, head = hf.flag("attention_bias", bias), own or width // heads

@@ -47,7 +47,7 @@ def moe(hf: Fields) -> c.Moe:
 
 
 def config(hf: Fields) -> c.Config:
-    layers, chunk = hf.integer("num_hidden_layers", high=100_000), hf.integer("attention_chunk_size", 8192)
+    layers, chunk = hf.integer("num_hidden_layers", high=100_000), hf.length("attention_chunk_size", 8192)
     turns, attn = rotary_layers(hf, layers), attentions(hf)
     silent = hf.get("layer_types", None) is None
     kinds = [CHUNKED if t else FULL for t in turns] if silent else hf.texts("layer_types", layers, KINDS)

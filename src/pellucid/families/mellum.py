@@ -20,7 +20,7 @@ def config(hf: Fields) -> c.Config:
     for name in ("rope_theta", "rope_scaling"):
         hf.fixed(name)  # one turn for both kinds of layers has no meaning
     attn = llama.attention(hf, qk_norm=True, head=128, theta=500_000.0, layer=gemma2.FULL)
-    near = replace(attn, rope=rope(hf, attn.width, layer=gemma2.SLIDING), window=hf.integer("sliding_window", 1024))
+    near = replace(attn, rope=rope(hf, attn.width, layer=gemma2.SLIDING), window=hf.length("sliding_window", 1024))
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"))
     moe = moe_fields.by_softmax(hf, "moe_intermediate_size", normalised=norm)
     kinds = hf.texts("layer_types", layers, gemma2.KINDS) if "layer_types" in hf else [gemma2.FULL] * layers

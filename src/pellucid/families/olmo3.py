@@ -15,7 +15,7 @@ def config(hf: Fields) -> c.Config:
     attn = olmo2.attention(hf, layer=gemma2.FULL, theta=THETA)
     # transformers reads an old file's rope_theta for full layers alone
     near = rope(hf, attn.width, layer=gemma2.SLIDING, theta=THETA) if "rope_parameters" in hf else c.Rope(attn.width, THETA)
-    by_kind = {gemma2.FULL: attn, gemma2.SLIDING: replace(attn, rope=near, window=hf.integer("sliding_window", 4096))}
+    by_kind = {gemma2.FULL: attn, gemma2.SLIDING: replace(attn, rope=near, window=hf.length("sliding_window", 4096))}
     return olmo2.decoder(hf, [by_kind[kind] for kind in gemma2.kinds(hf, 4)])
 
 
