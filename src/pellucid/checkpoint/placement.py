@@ -18,6 +18,10 @@ class Placed:
     precision: Precision
     engines: list[Any]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has, in memory or pickled: all but the engines, whose pages and locks are this model's."""
+        return {**self.__dict__, "engines": []}
+
     @property
     def dtype(self) -> torch.dtype:
         return self.module.embed.weight.dtype

@@ -52,6 +52,15 @@ class Family:
     does_more: tuple[str, ...] = ()
     name: str = ""
 
+    def __reduce__(self) -> tuple[Callable[[str], "Family"], tuple[str]]:
+        """Pickle a family by its name, for its rules are functions."""
+        from pellucid.families import family
+
+        return family, (self.name,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Family":
+        return self  # it does not change
+
     def inner_type(self, cfg: Config) -> str | None:
         """Return the model_type of the text model inside, None for a model that is text alone."""
         return self.text_model(cfg) if callable(self.text_model) else self.text_model

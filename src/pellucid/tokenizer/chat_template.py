@@ -55,6 +55,9 @@ class Template:
         self.dated, self.random = "strftime_now" in source, "random" in source
         self._worker = LimitedProcess({"serve": "template", "source": source}, file)
 
+    def __reduce__(self) -> tuple[type["Template"], tuple[str, str]]:
+        return Template, (self.source, self.file)  # its process stays here
+
     @property
     def literals(self) -> str:
         """Return every text literal in the template, joined by NUL."""

@@ -39,7 +39,7 @@ class Tokenizer:
     def __init__(
         self, spec: Spec, file: str, named: dict[str, str] | None = None, chat_templates: dict[str, Template] | None = None
     ) -> None:
-        self.file, self.templates = file, chat_templates or {}
+        self.file, self.templates, self._given = file, chat_templates or {}, named or {}
         self._spec = check(spec, file)
         self._pieces = {id: piece for piece, id in vocabulary(self._spec["model"]).items()}
         added = self._spec.get("added_tokens") or []
@@ -63,6 +63,12 @@ class Tokenizer:
         spelled = [token["id"] for token in added if token.get("normalized")]
         names = zip(spelled, self._plain.pieces(spelled) if spelled else (), strict=True)
         self._spelled = self._pieces | {id: name.replace(FENCE, "") for id, name in names if name is not None}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer, (self._spec, self.file, self._given, self.templates), {"rows": self.rows}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Tokenizer":
+        return self  # it does not change, and to build one of 150,000 pieces takes a second
 
     def __repr__(self) -> str:
         """Return one line: Tokenizer('tokenizer.json': BPE, 4,480 ids, bos 0, eos 0)."""

@@ -1,0 +1,74 @@
+"""A model, its tokenizer and what it has recorded are copied and pickled as any object of Python is; a copy shares no weight."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pellucid
+from pellucid.api.model import Model
+from pellucid.checkpoint.placement import Placed
+from pellucid.ops.blocks import Blocks
+from tiny import swapped
+
+PROMPT = "The capital of France is"
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+WAYS = [copy.deepcopy, pickled]
+
+
+def used(name: str, quant: str | None = None, adapter: bool = False) -> Model:
+    """Return a model that has generated, so that it keeps an engine with its pages, locks and kernels."""
+    model = pellucid.load(name, quant=quant)
+    if adapter:
+        model.lora(rank=2)
+    model.generate(PROMPT, 3)
+    assert model.engines
+    return model
+
+
+def places(model: Model) -> set[int]:
+    """Return where the numbers of a model lie in memory."""
+    tensors = [t for p in model.module.parameters() for t in ((p.codes, p.scales) if isinstance(p, Blocks) else (p,))]
+    return {t.data_ptr() for t in tensors}
+
+
+CASES = [("pellucid/capitals", None, False), ("pellucid/capitals", "int8", False), ("pellucid/capitals-t5", None, False)]
+CASES_OF_WAYS = [(*case, way) for case in CASES for way in WAYS]
+
+
+@pytest.mark.parametrize(("name", "quant", "adapter", "way"), [*CASES_OF_WAYS, ("pellucid/capitals-deepseek", None, True, copy.deepcopy)])
+def test_a_copy_is_a_model_of_its_own(name: str, quant: str | None, adapter: bool, way: Callable[[Model], Model]) -> None:
+    model = used(name, quant, adapter)
+    text = model.generate(PROMPT, 4)
+    other = way(model)
+    assert type(other) is Model and repr(other) == repr(model) and other.generate(PROMPT, 4) == text
+    assert places(model).isdisjoint(places(other))
+    with torch.no_grad():
+        for name, weight in other.module.named_parameters():
+            if name.endswith("norm.weight"):
+                weight.zero_()
+    assert other.generate(PROMPT, 4) != text == model.generate(PROMPT, 4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tokenizer_and_a_trace(way: Callable[[Any], Any]) -> None:
+    model = used("pellucid/capitals")
+    tokenizer, trace = way(model.tokenizer), way(pellucid.trace(model, PROMPT))
+    assert tokenizer.encode(PROMPT) == model.tokenizer.encode(PROMPT) and tokenizer.rows == model.tokenizer.rows
+    assert tokenizer.special == model.tokenizer.special
+    assert torch.equal(trace["layers.1.out"].value, pellucid.trace(model, PROMPT)["layers.1.out"].value)
+
+
+def test_mutants() -> None:
+    """With its engines a model cannot be copied."""
+    model = used("pellucid/capitals")
+    with swapped(Placed, "__getstate__", lambda self: self.__dict__), pytest.raises(TypeError):
+        copy.deepcopy(model)
