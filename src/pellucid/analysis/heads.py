@@ -13,6 +13,7 @@ from pellucid.arguments import checked
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder
 from pellucid.tracing import module_of, watch
+from pellucid.watching.meta import need_numbers
 
 SCORES = ("induction", "duplicate", "previous", "first")
 
@@ -40,6 +41,7 @@ class HeadScores:
 def heads(model: Any, length: int = 20, texts: int = 8, seed: int = 0) -> HeadScores:
     """Score every head of a decoder on `texts` sequences of `length` random tokens that are read twice. A UseError for other models."""
     module = module_of(model)
+    need_numbers(module)
     if not isinstance(module, Decoder) or module.config.bidirectional:
         raise UseError("heads.decoder", model=getattr(model, "name", type(module).__name__))
     most = (module.config.positions or 2 * length) // 2

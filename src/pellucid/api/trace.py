@@ -14,7 +14,7 @@ from pellucid.errors import UseError
 from pellucid.nn.transformer import Encoder, EncoderDecoder
 from pellucid.sharding import gathered_records
 from pellucid.tracing import Trace, module_of, watch
-from pellucid.watching.meta import META
+from pellucid.watching.meta import META, need_numbers
 from pellucid.watching.records import has_nan
 from pellucid.watching.watch import Edit, Inside
 
@@ -38,7 +38,7 @@ def trace(
     Of a model split over ranks every rank gets the complete tensors.
     The first step computes the logits of every row; later ones run over the cache.
     """
-    module_of(model)
+    need_numbers(module_of(model))
     if model.sharding.axes and (given := [name for name, x in {"keep": keep, "edit": edit, "terms": terms}.items() if x]):
         raise UseError("ranks.option", name=given[0], started=model.sharding.ranks.count)
     how: dict[str, Any] = {"only": only, "keep": keep, "edit": edit, "inside": inside, "terms": terms}

@@ -262,6 +262,8 @@ def save_folder(
     Weights come first and config.json last, each file completely or not at all. A folder with weights is refused unless `overwrite`; then
     its old index is removed first and its other weights last, so that a crash cannot leave old and new shards that look like one model.
     """
+    if any(t.is_meta for t in tensors.values()):
+        raise UseError("model.meta")
     path = Path(path)
     old = {file.name for pattern in (WEIGHTS, INDEX, SHARDS) for file in path.glob(pattern)}
     if old and not overwrite:

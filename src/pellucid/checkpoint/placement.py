@@ -9,6 +9,7 @@ from pellucid.checkpoint.default_dtype import DTYPES, Precision, precision
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, EncoderDecoder, cast
 from pellucid.ops.blocks import Blocks
+from pellucid.watching.meta import META, need_numbers
 
 
 class Placed:
@@ -52,6 +53,8 @@ class Placed:
         wanted = None if dtype is None else precision(dtype, self.precision.stored, 0)
         if device is not None:
             check_device(device)
+            if torch.device(device) != META:
+                need_numbers(self.module)
         if wanted is not None and wanted.dtype != self.dtype:
             if self.quant is not None:
                 raise UseError("model.blocks", held=self.quant)

@@ -8,6 +8,7 @@ from pellucid.engine.memory import in_pages
 from pellucid.engine.requests import Output, Request, check
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.watching.meta import need_numbers
 
 ROWS = 2048  # of one step, which has no other requests
 KEPT = 4096  # tokens: engines up to this capacity are kept, with their recorded plans
@@ -28,6 +29,7 @@ def generate(
     cached: keep the stored rows for the next cached call, since each turn of a chat begins with all turns before it. By default they are
     dropped, since a weight may change between two calls.  deterministic, draft, kv: see Engine.of.
     """
+    need_numbers(module)
     for i, request in enumerate(requests):
         check(module, request, f"[{i}]")
     if not requests:

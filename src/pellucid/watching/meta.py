@@ -9,9 +9,19 @@ import sys
 from types import FunctionType
 
 import torch
+from torch import nn
+
+from pellucid.errors import UseError
 
 META = torch.device("meta")
 RULES = "torch._refs", "torch._refs.nn.functional"
+
+
+def need_numbers(module: nn.Module) -> None:
+    """Raise a UseError for a module whose weights are shapes without numbers."""
+    first = next(module.parameters(), None)
+    if first is not None and first.is_meta:
+        raise UseError("model.meta")
 
 
 def untrace(rule: object) -> None:
