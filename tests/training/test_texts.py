@@ -42,6 +42,7 @@ DOCUMENTS: dict[str, tuple[bytes, list[str]]] = {
     "several.txt": ("  one\n<|endoftext|>\n<|endoftext|>\n二\n<|endoftext|>\n".encode(), ["  one", "二"]),
     "inside.txt": (b"a <|endoftext|> b", ["a <|endoftext|> b"]),
     "lines.jsonl": (b'{"text": "a\\r\\nb", "id": 3}\n\n{"text": "c"}', ["a\r\nb", "c"]),
+    "LOUD.TXT": (b"one\n", ["one"]),
     "marks.md": ("# 标题\n\n- one\n".encode(), ["# 标题\n\n- one"]),
     "cells.csv": ('\ufefftext,id\r\n"a, ""b""\r\nc",1\r\n\r\n二,2\r\n'.encode(), ['a, "b"\r\nc', "二"]),
     "long.csv": (b'id,text\n1,"' + b"x" * 200_000 + b'"\n', ["x" * 200_000]),

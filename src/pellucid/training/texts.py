@@ -71,7 +71,7 @@ def sources(data: Texts) -> list[Path]:
         if not matched:
             raise TrainError("data.pattern" if folder else "data.none", path=data.root.resolve(), pattern=pattern.rstrip("/"))
         for file in matched:
-            if file.suffix not in READERS:
+            if file.suffix.lower() not in READERS:
                 raise TrainError("data.kind", path=file, allowed=", ".join(READERS))
         files.update(dict.fromkeys(matched))
     return list(files)
@@ -92,7 +92,7 @@ def read_documents(file: Path, field: str) -> Iterator[str]:
     count = 0
     try:
         with regular(file, TrainError) as fd, os.fdopen(os.dup(fd), "rb") as lines:
-            for text in READERS[file.suffix](lines, file, field):
+            for text in READERS[file.suffix.lower()](lines, file, field):
                 count += 1
                 yield text
     except OSError as fault:
@@ -169,11 +169,11 @@ def read_entries(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
     A TrainError at its first fault.
     """
-    if file.suffix not in ENTRIES:
+    if file.suffix.lower() not in ENTRIES:
         raise TrainError("data.kind", path=file, allowed=", ".join(ENTRIES))
     try:
         with regular(file, TrainError) as fd, os.fdopen(os.dup(fd), "rb") as content:
-            yield from ENTRIES[file.suffix](content, file)
+            yield from ENTRIES[file.suffix.lower()](content, file)
     except OSError as fault:
         raise TrainError("file.closed", file=file, reason=reason(fault)) from None
 
