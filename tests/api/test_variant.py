@@ -260,6 +260,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "not finite": ("capitals", {"layers.*.attn.scale": float("nan")}, ("layers.0.attn.scale", "nan", "float")),
     "a number for a name": ("capitals", {"norm": 3}, ("norm", "3", "layer, no bias")),
     "a number for on and off": ("capitals", {"tied": 1}, ("tied", "on; off")),
+    "a base without a logarithm": ("mistral4", {"layers.*.attn.rope.theta": 1}, ("layers.0.attn.rope.theta", "not 1")),
     "a window of nothing": ("capitals", {"layers.*.attn.window": 0}, ("layers.0.attn.window", "1 … ")),
     "a cap of 0": ("capitals", {"layers.*.attn.cap": 0.0}, ("layers.0.attn.cap", "float > 0")),
     "a list": ("capitals", {"layers.*.attn.scale": [1.0]}, ("layers.0.attn.scale", "float")),

@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
 from pellucid.catalog.literal import hints
-from pellucid.config import Config, Layer, Rope
+from pellucid.config import Config, Layer, Rope, Yarn
 from pellucid.errors import UseError, nearest
 from pellucid.nn.block import ORDERS
 from pellucid.nn.norm import GATED_NORMS, NORMS
@@ -220,6 +220,7 @@ BESIDE: dict[str, tuple[Callable[[Any], bool], Callable[[Any], str]]] = {
     "reach": (lambda b: not exact(b) < b.reach <= FAR, lambda b: f"{exact(b) + 1} … {FAR}"),
     "kv_heads": (lambda a: a.heads % a.kv_heads != 0, lambda a: divisors(a.heads)),
     "rope": (lambda a: a.rope is not None and odd(a.rope.width, a), lambda a: f"2, 4 … {reach(a)}"),
+    "theta": (lambda r: r.theta == 1 and isinstance(r.scaling, Yarn), lambda r: "float > 0, not 1"),  # YaRN divides by its logarithm
     "groups": (lambda m: shared_out(m) % m.groups != 0, lambda m: divisors(shared_out(m))),
     "least": (lambda m: least_of_all(m) > most_of_all(m), lambda m: f"0 … {plain(most_of_all(m))}"),
     "most": (lambda m: least_of_all(m) > most_of_all(m), lambda m: f"≥ {plain(float(m.least))}"),
