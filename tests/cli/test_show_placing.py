@@ -1,5 +1,8 @@
 """`pellucid show` names what no weight's name says: where positions enter, and which heads share keys."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -22,6 +25,19 @@ def test_positions_and_heads_are_named(name: str, capsys: pytest.CaptureFixture[
     assert main(["show", name, "--lang", "en", "-q"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert all(part in printed for part in SAYS[name]) and "view Attention" in printed
+
+
+def test_the_tokens_that_end_a_text_are_those_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """config.json and generation_config.json may differ; then a line says what a run does, and --json has it always."""
+    pellucid.load("pellucid/capitals").save(tmp_path / "m")
+
+    def printed(*more: str) -> str:
+        assert main(["show", str(tmp_path / "m"), "--lang", "en", "-q", *more]) == 0
+        return capsys.readouterr().out
+
+    assert "A text ends" not in printed() and json.loads(printed("--json"))["stops"] == [0]
+    (tmp_path / "m" / "generation_config.json").write_text('{"eos_token_id": [0, 5]}')
+    assert "A text ends at 0, 5," in printed() and json.loads(printed("--json"))["stops"] == [0, 5]
 
 
 def test_heads_of_a_group_read_one_key() -> None:

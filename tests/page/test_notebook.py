@@ -156,7 +156,8 @@ def framed(browser: Browser, cell: str, folder: Path) -> tuple[Frame, list[str]]
     view = browser.new_context(viewport={"width": 1100, "height": 900}, offline=True).new_page()
     view.on("console", lambda m: faults.append(m.text) if "GL Driver Message" not in m.text else None)
     view.on("pageerror", lambda e: faults.append(str(e)))
-    view.on("request", lambda r: faults.append(r.url) if not r.url.endswith("notebook.html") else None)
+    own = ("notebook.html", "blob:")  # the script of a worker comes from the page's own memory
+    view.on("request", lambda r: faults.append(r.url) if not r.url.endswith(own[0]) and not r.url.startswith(own[1]) else None)
     file = folder / "notebook.html"
     file.write_text(f"<!doctype html><meta charset=utf-8><body><p id=cell>In [1]</p>{cell}<script>secret = 1</script>", encoding="utf-8")
     view.goto(file.as_uri())

@@ -96,6 +96,7 @@ def document(model: Model) -> dict[str, Any]:
         "parameters": model.num_parameters(),
         "dtype": str(model.dtype).removeprefix("torch."),
         "config": asdict(model.config),
+        "stops": list(model.stops),
         "weights": [
             {"path": w.path, "dims": w.dims, "shape": list(w.shape), "dtype": w.dtype, "count": w.count, "parameter": w.parameter}
             for w in weights(model.module)
@@ -110,7 +111,7 @@ def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
     facts = [model.family.name, say("explain.layers", count=len(model.config.layers))]
     facts += [say("explain.parameters", count=count(model.num_parameters())), str(model.dtype).removeprefix("torch.")]
     out = [Text.assemble((model.name, "bold"), ("  " + " · ".join(facts), "dim")), Text()]
-    for sentence in (*settings(model, everything), *placing.sentences(model), *sources(model)):
+    for sentence in (*settings(model, everything), *endings(model), *placing.sentences(model), *sources(model)):
         out += prose(sentence, width)
     out.append(Text())
     columns = [Column(style="cyan"), Column(style="dim"), Column(">"), Column(">")]
@@ -189,6 +190,12 @@ def settings(model: Model, everything: bool = False) -> Iterator[str]:
             at += n
     if config.ignored:
         yield say("show.ignored", fields=", ".join(config.ignored))
+
+
+def endings(model: Model) -> Iterator[str]:
+    """Yield the tokens that end a text, where generation_config.json names others than config.json."""
+    if model.stops != model.config.stops:
+        yield say("show.stops", ids=", ".join(map(str, model.stops)))
 
 
 def fields(spec: Any, leave: tuple[str, ...] = (), everything: bool = False) -> str:
