@@ -72,3 +72,15 @@ def test_mutants() -> None:
     model = used("pellucid/capitals")
     with swapped(Placed, "__getstate__", lambda self: self.__dict__), pytest.raises(TypeError):
         copy.deepcopy(model)
+
+
+def test_a_name_of_the_module_is_said_to_be_there() -> None:
+    """Names that torch's users know; one that nothing has is refused as Python does, so that hasattr works."""
+    model = pellucid.load("pellucid/capitals", device="meta")
+    for name in ("parameters", "train", "half", "state_dict"):
+        with pytest.raises(AttributeError, match=rf"model\.module\.{name}"):
+            getattr(model, name)
+        assert hasattr(model.module, name)
+    with pytest.raises(AttributeError, match=r"no attribute nonsense$"):
+        getattr(model, "nonsense")  # noqa: B009
+    assert not hasattr(model, "nonsense") and getattr(model, "nonsense", 3) == 3

@@ -1,12 +1,14 @@
 """The device and dtype of a loaded model's parameters, and `to`, which changes them."""
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import torch
+from torch import nn
 
 from pellucid.batch.inference_mode import lasting
 from pellucid.checkpoint.default_dtype import DTYPES, Precision, precision
 from pellucid.errors import UseError
+from pellucid.messages import say
 from pellucid.nn.transformer import Decoder, EncoderDecoder, cast
 from pellucid.ops.blocks import Blocks
 from pellucid.watching.meta import META, need_numbers
@@ -22,6 +24,13 @@ class Placed:
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy has, in memory or pickled: all but the engines, whose pages and locks are this model's."""
         return {**self.__dict__, "engines": []}
+
+    if not TYPE_CHECKING:  # a type checker goes on to refuse a name that is not there
+
+        def __getattr__(self, name: str) -> Never:
+            """Raise an AttributeError, which says where a name of torch's modules is: model.module.parameters."""
+            words = {"name": name, "kind": type(self).__name__}
+            raise AttributeError(say("model.of_module" if hasattr(nn.Module, name) else "model.attribute", **words), name=name, obj=self)
 
     @property
     def dtype(self) -> torch.dtype:
