@@ -328,7 +328,7 @@ WRONG: list[tuple[str, Callable[[Model], Any]]] = [
     ("generate.new", lambda m: m.generate([[5]], cast(Any, None))),
     ("generate.new", lambda m: m.generate([[5]], cast(Any, True))),
     ("model.ids", lambda m: m.generate(torch.tensor([[5.0]]), 3)),
-    ("model.ids", lambda m: m.generate(torch.tensor([5, 3]), 3)),
+    ("model.ids", lambda m: m.generate(torch.tensor([[[5, 3]]]), 3)),
     ("decode.id", lambda m: m.logprobs(torch.tensor([[5, V]]))),
 ]
 

@@ -268,6 +268,6 @@ def test_ids_out_of_range_are_dropped_with_one_warning(family: str) -> None:
 
 def test_unknown_families_are_refused() -> None:
     assert set(FAMILIES) <= set(known())
-    for kind in (None, "mamba", "fields", 3, ["llama"]):
+    for kind in (None, "rwkv", "fields", 3, ["llama"]):
         with pytest.raises(ConfigError, match="model_type"):
             understand({"model_type": kind})

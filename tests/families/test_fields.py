@@ -140,7 +140,7 @@ def test_a_field_to_ignore_is_left_aside_before_it_is_judged(family: str, name: 
 
 def test_a_list_is_not_cut_in_the_middle_of_a_name() -> None:
     with pytest.raises(ConfigError) as refused:
-        understand({"model_type": "mamba"})
+        understand({"model_type": "rwkv"})
     assert all(name in str(refused.value) for name in known()) and len(", ".join(known())) > LONGEST
     assert plain(All(["a" * 1000, "b\x1b"])) == f"{'a' * (LONGEST - 1)}…, b\\x1b"
     assert plain(All(range(MOST + 5))).endswith(f"{MOST - 1}, …")
