@@ -5,12 +5,12 @@ import torch
 
 import pellucid
 from pellucid.analysis.independence import rows_of
+from pellucid.analysis.needs import REACHING, unmet
 from pellucid.analysis.sequence_layers import (
     attention,
     contiguous_layers,
     convolution,
     dilated_layers,
-    fits,
     gru,
     influence,
     layers_needed,
@@ -67,6 +67,6 @@ def test_dilation_counted_as_one_is_seen(model: pellucid.Model, monkeypatch: pyt
 
 
 def test_fits(model: pellucid.Model) -> None:
-    assert fits(model.config)
+    assert unmet(REACHING, model.config) is None
     for name in ("capitals-deepseek", "capitals-bert", "capitals-t5", "reader"):
-        assert not fits(pellucid.load(f"pellucid/{name}", device="meta").config)
+        assert unmet(REACHING, pellucid.load(f"pellucid/{name}", device="meta").config) is not None
