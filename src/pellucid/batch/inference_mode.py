@@ -24,6 +24,3 @@ def lasting(function: Callable[Given, Result]) -> Callable[Given, Result]:
             return function(*args, **how)
 
     return call
-
-
-__all__ = ["lasting"]

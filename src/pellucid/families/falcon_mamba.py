@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pellucid import config as c
-from pellucid.families import mamba
+from pellucid.families import mamba, mamba_fields
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 
@@ -13,4 +13,4 @@ def config(hf: Fields) -> c.Config:
     return mamba.around(hf, replace(mamba.selective(hf), norms="rms, no weight", norm_eps=hf.number("mixer_rms_eps", 1e-6)))
 
 
-FAMILY = Family(config=config, rules=mamba.RULES, respell=mamba.respell, architecture="FalconMambaForCausalLM")
+FAMILY = Family(config=config, rules=mamba.RULES, respell=mamba_fields.respell, architecture="FalconMambaForCausalLM")

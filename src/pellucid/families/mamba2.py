@@ -5,7 +5,6 @@ from pellucid.families import mamba_fields
 from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import Rule, prefixed
 
 TRAINING = {"time_step_rank", "time_step_min", "time_step_max", "time_step_floor", "rescale_prenorm_residual"}  # of the first weights
 
@@ -39,18 +38,6 @@ def config(hf: Fields) -> c.Config:
     )
 
 
-RULES = (
-    Rule("backbone.embeddings.*", "embed.*"),
-    Rule("backbone.layers.{i}.norm.*", "layers.{i}.mamba_norm.*"),
-    *mamba_fields.rules("backbone.layers.{i}.mixer"),
-    Rule("backbone.norm_f.*", "norm.*"),
-    Rule("lm_head.*", "head.*"),
-)
+RULES = mamba_fields.alone(mamba_fields.rules("backbone.layers.{i}.mixer"))
 
-
-def respell(name: str) -> str:
-    """Return a complete name, of the first files' embedding as later ones have it."""
-    return prefixed("backbone.", "lm_head.")(name).replace("backbone.embedding.", "backbone.embeddings.")
-
-
-FAMILY = Family(config=config, rules=RULES, respell=respell, architecture="Mamba2ForCausalLM")
+FAMILY = Family(config=config, rules=RULES, respell=mamba_fields.respell, architecture="Mamba2ForCausalLM")

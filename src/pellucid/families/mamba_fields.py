@@ -6,7 +6,7 @@ from typing import Any
 from pellucid import config as c
 from pellucid.families.acts import ACTS
 from pellucid.families.fields import Fields
-from pellucid.families.names import CHANNEL_BIASES, CHANNELS, SPLIT, TURNED, Rule
+from pellucid.families.names import CHANNEL_BIASES, CHANNELS, SPLIT, TURNED, Rule, prefixed
 
 NO_LIMIT = {"__float__": "Infinity"}  # transformers' own spelling of it
 
@@ -72,3 +72,19 @@ def selective_rules(disk: str, ours: str = "layers.{i}.mamba") -> tuple[Rule, ..
         Rule(f"{disk}.D", f"{ours}.skip"),
         Rule(f"{disk}.out_proj.*", f"{ours}.o.*"),
     )
+
+
+def alone(layer: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Return the table of names of a model whose blocks are one of Mamba's layers alone. layer: the rules of its tensors."""
+    return (
+        Rule("backbone.embeddings.*", "embed.*"),
+        Rule("backbone.layers.{i}.norm.*", "layers.{i}.mamba_norm.*"),
+        *layer,
+        Rule("backbone.norm_f.*", "norm.*"),
+        Rule("lm_head.*", "head.*"),
+    )
+
+
+def respell(name: str) -> str:
+    """Return the complete name of a tensor of such a model, of the first files' embedding as later ones have it."""
+    return prefixed("backbone.", "lm_head.")(name).replace("backbone.embedding.", "backbone.embeddings.")

@@ -6,26 +6,16 @@ Channel w keeps its own column of K numbers. dt, the size of its step in time, i
 much of the column is left and how much of x is written into it. Mamba-2's scan is this one with one decay and one dt for all of a head.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from pellucid.batch.states import States
-from pellucid.ops.kinds import OpKind
 from pellucid.ops.scan import Recurrence, ScanRows, scan
+from pellucid.ops.ssd import SSD, SSD_STATE
 
-SELECTIVE_SCAN = OpKind(
-    "selective scan",
-    lambda m: f"read({m.inputs[0]}, state) + {m.weights[0]} · {m.inputs[2]}",
-    product=True,
-    labels={"state": lambda m: "state", "skip": lambda m: f"{m.weights[0]} · {m.inputs[2]}"},
-    result="product",
-)
-SELECTIVE_STATE = OpKind(
-    "selective state",
-    lambda m: f"selective({', '.join(m.inputs)})",
-    product=True,
-    labels={"before": lambda m: "S", "write": lambda m: "B (dt · x)ᵀ"},
-    template=lambda m: "",
-)
+SELECTIVE_SCAN = replace(SSD, name="selective scan")
+SELECTIVE_STATE = replace(SSD_STATE, name="selective state", formula=lambda m: f"selective({', '.join(m.inputs)})")
 HOW = Recurrence(SELECTIVE_SCAN, SELECTIVE_STATE, corrects=False, by_channel=True)
 
 
