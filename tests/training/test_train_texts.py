@@ -138,6 +138,42 @@ def test_rows_longer_than_the_model_are_refused(tmp_path: Path) -> None:
         run_recipe(recipe_of(tmp_path, data__length="97"), tmp_path / "out", False, 1, silent)
 
 
+LLAMA = {
+    "model_type": '"llama"', "n_embd": None, "n_layer": None, "n_head": None, "n_positions": None, "model__hidden_size": "16",
+    "model__num_hidden_layers": "1", "model__num_attention_heads": "2", "model__intermediate_size": "16",
+    "model__max_position_embeddings": "31",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("length", "warned"), [("32", True), ("31", False)])
+def test_rows_longer_than_the_config_says_are_warned_of(length: str, warned: bool, tmp_path: Path) -> None:
+    """A model that turns its keys can learn them, and is told of: readers of its folder may cut at the number in it."""
+    entries: list[dict[str, Any]] = []
+    run_recipe(recipe_of(tmp_path, data__length=length, steps="1", **LLAMA), tmp_path / "out", False, 1, entries.append)
+    assert any("data.length is 32, more than the 31 positions" in str(entry.get("warning")) for entry in entries) == warned
+
+
+def test_what_is_held_out_is_read_in_micro_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So an evaluation takes no more memory than a step; the loss is that of a batch at once."""
+    most, losses = list[int](), list[float]()
+    for micro in (None, "1"):
+        entries: list[dict[str, Any]] = []
+        rows = list[int]()
+
+        class Seen(pipeline.HeldOut):
+            def entry(self, model: torch.nn.Module) -> dict[str, float]:
+                rows.extend(len(part) for part in self.parts)
+                return super().entry(model)
+
+        monkeypatch.setattr(pipeline, "HeldOut", Seen)
+        given = {"steps": "1", "data__held_out": "0.5", "train__dtype": '"float64"', "train__micro": micro}
+        given["log_every"] = "1\n[eval]\nevery = 1"
+        run_recipe(recipe_of(tmp_path, **given), tmp_path / f"out{micro}", False, 1, entries.append)
+        most.append(max(rows))
+        losses += [entry["held_out"] for entry in entries if "held_out" in entry][:1]
+    assert most == [8, 1] and abs(losses[0] - losses[1]) < 1e-10
+
+
 def test_the_recipe_of_stories(tmp_path: Path) -> None:
     """The texts that ship are those that their script writes, and the recipe makes a model of them; in full in a minute."""
     folder = ROOT / "recipes" / "stories"

@@ -179,7 +179,8 @@ def compared(replay: Replay, other: RunWithout, numbers: frozenset[int], steps: 
         out = list(replay.examples[1])
         groups = objective.groups(lost, recipe.train.batch)
         loss = LossChange(*(run.criterion.measure(model, objective, groups)[0] for model in models))
-        losses = [HeldOut(objective, out, 1, recipe.train.batch, run.criterion).loss(model) for model in models if out]
+        rows = recipe.train.micro or recipe.train.batch
+        losses = [HeldOut(objective, out, 1, rows, run.criterion).loss(model) for model in models if out]
         changes = tuple(prompt_change(objective, models, text) for text in prompts if isinstance(objective, Causal))
         questions = None if isinstance(recipe.data, Texts) else question_change(replay, models)
     finally:

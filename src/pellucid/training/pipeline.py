@@ -96,9 +96,7 @@ def run_recipe(
             run = TrainingRun(start.model, objective, documents, recipe.train, folder, kept, origin(recipe, start), criterion, sharding)
             if isinstance(documents, TrainingRows):
                 progress(documents.figures())
-            if isinstance(objective, TaughtText) and (endless := unstopped(start, documents)):
-                progress({"warning": endless})
-            for warning in run.resume(restart, inexact) if resume else ():
+            for warning in (*doubts(recipe, start, objective, documents), *(run.resume(restart, inexact) if resume else ())):
                 progress({"warning": warning})
         if not ranks.alike(int(digest(json.dumps(run.identity, default=str))[:15], 16)):
             raise TrainError("ranks.differ", path=path, count=ranks.count)
@@ -215,6 +213,17 @@ def examples(recipe: Recipe, objective: Objective) -> tuple[Sequence[Document], 
     return objective.documents(recipe.data, recipe.train.seed), out
 
 
+def doubts(recipe: Recipe, start: Start, objective: Objective, documents: Sequence[Document]) -> list[str]:
+    """Return a warning for each thing that a run may do, and that its reader may not have meant."""
+    out = []
+    if isinstance(objective, TaughtText) and (endless := unstopped(start, documents)):
+        out.append(endless)
+    config = start.model.config
+    if isinstance(recipe.data, Texts) and config.positions is None and config.context is not None and recipe.data.length > config.context:
+        out.append(say("data.context", found=recipe.data.length, most=config.context))
+    return out
+
+
 def unstopped(start: Start, documents: Sequence[Document]) -> str | None:
     """Return a warning if what is learnt of the first documents has no token that ends the model's texts; None if it has."""
     ends = stops(start)
@@ -226,7 +235,7 @@ def held_out(recipe: Recipe, objective: Objective, documents: Sequence[Document]
     """Return what is held out of training, with how often its loss is logged. None if the recipe does not ask for it."""
     if recipe.evaluate is None or not documents:
         return None
-    return HeldOut(objective, list(documents), recipe.evaluate.every, recipe.train.batch, criterion)
+    return HeldOut(objective, list(documents), recipe.evaluate.every, recipe.train.micro or recipe.train.batch, criterion)
 
 
 def quizzing(recipe: Recipe, run: TrainingRun, on: Progress) -> Progress:
