@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from pellucid.default_device import on_cpu
 from pellucid.errors import PellucidError, SettingError, nearest
 
 Given = ParamSpec("Given")
@@ -23,7 +24,7 @@ NUMBERS: dict[Any, Any] = {int: Integral, float: Real}  # NumPy's are numbers to
 
 def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """Wrap `function`: a keyword that it does not have, and a value that it fails on and does not take, are SettingErrors."""
-    signature = inspect.signature(function)
+    signature, run = inspect.signature(function), on_cpu(function)
     known = [name for name in signature.parameters if name != "self"]
     axes = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())  # of a change, H=3, which it judges itself
     settings = frozenset(known)
@@ -33,7 +34,7 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
         for name in () if axes else how.keys() - settings:
             raise SettingError("setting.unknown", function=function.__name__, name=name, near=nearest(name, known), known=", ".join(known))
         try:
-            return function(*args, **how)
+            return run(*args, **how)
         except (TypeError, AttributeError, ValueError, LookupError, RuntimeError) as fault:  # what a value of another type leads to
             if isinstance(fault, PellucidError) and not isinstance(fault, SettingError):
                 raise

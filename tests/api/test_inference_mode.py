@@ -27,7 +27,7 @@ def generated(model: Model) -> None:
 
 
 def left_early(model: Model) -> None:
-    outputs = model.stream([model.tokenizer.encode(PROMPT)], new=3)
+    outputs = model.stream([model.tokenizer.encode(PROMPT)], max_new_tokens=3)
     next(outputs)
 
 

@@ -356,6 +356,18 @@ def test_language_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert messages.say("axis.V") == phrases(ROOT, "en")["axis.V"]
 
 
+@pytest.mark.parametrize("language", messages.LANGUAGES)
+def test_a_clause_of_what_is_near_is_left_out_where_nothing_is(language: str) -> None:
+    with messages.speaking(language):
+        keys = [k for k, s in phrases(ROOT, language).items() if "{near}" in s and not k.startswith(("exhibit.", "adapter."))]
+        for key in keys:
+            names = {name for _, name, _, _ in string.Formatter().parse(phrases(ROOT, language)[key]) if name}
+            values = {name: f"<{name}>" for name in names}
+            full, bare = messages.say(key, **values), messages.say(key, **values | {"near": "-"})
+            assert "<near>" in full and len(bare) < len(full) - len("<near>") and "近" not in bare, key
+            assert all(f"<{name}>" in bare for name in names - {"near"}), key
+
+
 def test_values_cannot_reach_the_terminal() -> None:
     """A control character of a file's field is escaped, and a long value is cut."""
     messages.use("en")

@@ -25,7 +25,7 @@ PACKAGE = "src/pellucid"
 # A module imports from lower floors, and from its own where that makes no circle; imports for types alone may close one, not climb.
 FLOORS = (
     {"errors", "axes", "config", "rope_config", "attention_spec", "state_config", "messages", "catalog", "arguments", "notebook"}
-    | {"launched"},
+    | {"launched", "default_device"},
     {"watching", "batch", "distributed", "signs_of_life"},
     {"ops"},
     {"nn"},

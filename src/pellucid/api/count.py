@@ -225,7 +225,7 @@ def put(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
         last = next((spelled for spelled in OURS.get(last, ()) if spelled in part), last)
         if last not in part:
             near = catalog.nearest(named(values), name) or values
-            raise UseError("count.field", found=name, known=", ".join(near))
+            raise UseError("count.field", found=name, near=", ".join(near) or "-")
         part[last] = value
     return out
 

@@ -251,8 +251,8 @@ class Model(Placed, Adapting, Shown):
     @checked
     def stream(
         self,
-        prompts: Sequence[Sequence[int]],
-        new: int,
+        prompts: str | Tensor | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+        max_new_tokens: int = 32,
         sampling: Sampling = GREEDY,
         stops: Iterable[int] = OWN,
         cached: bool = False,
@@ -263,14 +263,14 @@ class Model(Placed, Adapting, Shown):
         draft: "Model | None" = None,
         kv: str | None = None,
     ) -> Iterator[Output]:
-        """Yield the outputs of `generate` token by token; `request` counts the prompts.  stops: ids that end a text, or the model's own.
+        """Yield the outputs of `generate` token by token; `request` counts the prompts, of ids or texts.  stops: ids that end a text.
 
         cached: see engine.generation.generate.  deterministic, kv: see Engine.of.  n, logprobs, speculate: see engine.requests.Request.
         draft: see api.draft_model; with one, the text speculates. A UseError if it or this model cannot.
         """
         proposes = draft_for(self, draft) if speculate or draft is not None else None
         stops = self.stops if stops is OWN else stops
-        requests = self.requests(prompts, new, sampling, stops, n, logprobs, speculate or draft is not None)
+        requests = self.requests(self.prompts(prompts), max_new_tokens, sampling, stops, n, logprobs, speculate or draft is not None)
         return generate(self.module, requests, self.engines, cached, deterministic, proposes, kv)
 
     def requests(

@@ -7,6 +7,7 @@ Values that come from a file or a user are escaped and cut, so that no control c
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -54,8 +55,11 @@ def phrases(language: str) -> dict[str, str]:
 
 
 def say(key: str, **values: object) -> str:
-    """Return the sentence of this key, with the values put in."""
-    return phrases(language())[key].format(**{name: plain(value) for name, value in values.items()})
+    """Return the sentence of this key, with the values put in; without its clause of what is near where nothing is ("-")."""
+    sentence = phrases(language())[key]
+    if values.get("near") == "-":
+        sentence = re.sub(r"[;；][^;；]*\{near\}[^;；]*", "", sentence)
+    return sentence.format(**{name: plain(value) for name, value in values.items()})
 
 
 class All(tuple[object, ...]):

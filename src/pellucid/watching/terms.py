@@ -54,11 +54,13 @@ class Terms:
 def column(parts: Tensor | float | list[Any]) -> Tensor:
     """Join numbers and tensors end to end, as one float64 column."""
     columns = parts if isinstance(parts, list) else [parts]
-    none = torch.zeros(0, dtype=torch.float64)
+    none = torch.zeros(0, dtype=torch.float64, device="cpu")
     return torch.cat(
         [none]
         + [
-            p.detach().to("cpu", torch.float64).reshape(-1) if isinstance(p, Tensor) else torch.tensor([p], dtype=torch.float64)
+            p.detach().to("cpu", torch.float64).reshape(-1)
+            if isinstance(p, Tensor)
+            else torch.tensor([p], dtype=torch.float64, device="cpu")
             for p in columns
         ]
     )

@@ -205,7 +205,7 @@ def most(rows: int) -> float:
 
 def fresh(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Allocate an output tensor. Under a recording its memory belongs to the plan and holds this output alone."""
-    return torch.empty(shape, dtype=dtype) if here.recording is None else here.recording.fresh(shape, dtype)
+    return torch.empty(shape, dtype=dtype, device="cpu") if here.recording is None else here.recording.fresh(shape, dtype)
 
 
 def constant() -> AbstractContextManager[None]:

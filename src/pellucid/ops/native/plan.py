@@ -115,7 +115,7 @@ class Recording:
     def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Allocate an output tensor. A step reuses no memory, so a call waits for true dependencies only."""
         with self.paused():
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
 
     def add_call(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None:
         self.alive += (t.untyped_storage() for t in (*reads, *writes))

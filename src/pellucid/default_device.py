@@ -1,0 +1,23 @@
+"""Steps out of a default device of torch: what Pellucid makes is where its own arguments say, and on the CPU where they say nothing."""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def on_cpu(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Wrap `function`: `torch.set_default_device` and `with torch.device(...)` of its caller do not reach the tensors that it makes."""
+
+    @functools.wraps(function)
+    def call(*args: Given.args, **how: Given.kwargs) -> Result:
+        torch = sys.modules.get("torch")  # a default can be set once it is imported; counting needs none
+        if torch is None or torch.get_default_device().type == "cpu":
+            return function(*args, **how)
+        with torch.device("cpu"):
+            return function(*args, **how)
+
+    return call
