@@ -3,12 +3,15 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
-from pellucid.analysis.architecture import OF_WHAT_IT_MADE, blocks, built, longer, parts
+from pellucid.analysis import architecture
+from pellucid.analysis.architecture import blocks, built, longer, parts
 from pellucid.api.count import described
-from pellucid.counting.training_ranks import NORMED_AFTER
-from pellucid.nn.block import ORDERS, AfterBlock, SandwichBlock
-from tiny import GPT2, LLAMA
+from pellucid.config import Config, Mamba2
+from pellucid.nn.block import ORDERS
+from pellucid.watching.watch import watch
+from tiny import GPT2, LLAMA, swapped, tiny
 
 
 @pytest.mark.parametrize(("name", "encoders", "decoders"), [("transformer-base", 6, 6), ("gpt2-small", 0, 12), ("deepseek-v3", 0, 61)])
@@ -19,23 +22,44 @@ def test_blocks_are_those_of_the_module(name: str, encoders: int, decoders: int)
     assert built(cfg) == encoders + decoders
 
 
-def test_orders_of_norms() -> None:
-    def inside(order: str) -> list[str]:
-        cfg = replace(GPT2, layers=tuple(replace(layer, order=order) for layer in GPT2.layers))
-        return [p.kind for p in parts(cfg) if p.depth]
-
-    assert inside("pre") == ["norm", "attn", "sum", "norm", "ffn", "sum"]
-    assert inside("post") == ["attn", "sum", "norm", "ffn", "sum", "norm"]
-    assert inside("sandwich") == ["norm", "attn", "norm", "sum", "norm", "ffn", "norm", "sum"]
-    assert inside("bare") == ["norm", "attn", "norm", "ffn"]
-    for scaled in ("sandwich, scaled", "sandwich, scaled, rows"):
-        assert inside(scaled) == inside("sandwich")
+def drawn(cfg: Config) -> list[str]:
+    """Return the kinds of a drawing's parts of its first block."""
+    return [p.kind for p in parts(replace(cfg, layers=cfg.layers[:1])) if p.depth]
 
 
-def test_every_order_with_a_norm_behind_a_part_is_known() -> None:
-    """The drawing and the bytes that ranks exchange again in a backward pass go by lists of orders; the blocks have the norms."""
-    of_what_it_made = {order for order, block in ORDERS.items() if issubclass(block, SandwichBlock | AfterBlock)}
-    assert of_what_it_made == OF_WHAT_IT_MADE and of_what_it_made | {"post"} == set(NORMED_AFTER)
+def ran(cfg: Config) -> list[str]:
+    """Return the same of the block that is built, in the order in which it names what it computes."""
+    model = tiny(cfg)
+    with watch(model, only="layers.0.*") as seen:
+        model(torch.arange(6)[None])
+    names = [s.path.removeprefix("layers.0.") for s in seen if s.path.count(".") == 2]
+    if cfg.layers[0].order == "sandwich, scaled" or cfg.layers[0].order == "sandwich, scaled, rows":
+        names.remove("out")  # is the sum times a number
+    kinds = {"mid": "sum", "summed": "sum", "out": "sum", "both": None}
+    out = ["norm" if name.endswith("_norm") else kinds.get(name, name) for name in names]
+    return [kind for kind in out if kind is not None and (kind != "sum" or cfg.layers[0].order != "bare")]
+
+
+BLOCKS = {order: replace(GPT2, layers=(replace(GPT2.layers[0], order=order),)) for order in ORDERS}
+BLOCKS["two parts"] = replace(GPT2, layers=(replace(GPT2.layers[0], second=Mamba2(2, 8, 4, 8)),))
+
+
+@pytest.mark.parametrize("order", BLOCKS)
+def test_a_drawing_is_what_runs(order: str) -> None:
+    """Where both parts read the same rows their norms run first, and stand before each in a drawing."""
+    was, drawing = ran(BLOCKS[order]), drawn(BLOCKS[order])
+    assert was == drawing if not order.startswith("parallel") else sorted(was) == sorted(drawing)
+
+
+def test_parts_between_two_sums_read_the_same_rows() -> None:
+    assert drawn(BLOCKS["parallel"]) == ["norm", "attn", "ffn", "sum"]
+    assert drawn(BLOCKS["parallel, two norms"]) == ["norm", "attn", "norm", "ffn", "sum"]
+    assert drawn(BLOCKS["two parts"]) == ["norm", "attn", "mamba", "sum", "norm", "ffn", "sum"]
+
+
+def test_a_drawing_of_another_order_is_found() -> None:
+    with pytest.raises(AssertionError), swapped(architecture, "NORMED_RESULT", {"after"}):
+        test_a_drawing_is_what_runs("sandwich")
 
 
 def test_what_differs_is_drawn_apart() -> None:

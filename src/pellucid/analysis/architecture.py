@@ -8,11 +8,7 @@ import torch
 
 from pellucid.config import AnyAttention, AnyFfn, Config, Layer, ShortConv
 from pellucid.counting.meta_run import meta_model
-from pellucid.nn.block import Block
-
-SCALED = {"sandwich, scaled", "sandwich, scaled, rows"}
-BEFORE = {"pre", "sandwich", "parallel", "parallel, two norms", "bare", *SCALED}  # orders in which a norm stands before a part
-OF_WHAT_IT_MADE = {"sandwich", "after", *SCALED}  # orders in which one stands between a part and its sum
+from pellucid.nn.block import NORMED_RESULT, Block
 
 
 @dataclass(frozen=True)
@@ -44,16 +40,28 @@ def stack(kind: str, layers: tuple[Layer, ...]) -> Iterator[DrawnPart]:
     """Yield the blocks of a stack, each followed by its parts."""
     for layer, same in groupby(layers):
         yield DrawnPart(kind, times=len(list(same)))
-        inner = [(one.part, attention(one)) for one in layer.mixers]
-        inner += [("cross", attention(layer.cross))] if layer.cross is not None else []
-        if layer.ffn.width:
-            inner.append(("experts" if layer.ffn.experts else "ffn", feed_forward(layer.ffn)))
-        for name, note in inner:
-            yield from (DrawnPart("norm", depth=1),) if layer.order in BEFORE else ()
-            yield DrawnPart(name, note, depth=1)
-            yield from (DrawnPart("norm", depth=1),) if layer.order in OF_WHAT_IT_MADE else ()
-            yield from (DrawnPart("sum", depth=1),) if layer.order != "bare" else ()
-            yield from (DrawnPart("norm", depth=1),) if layer.order == "post" else ()
+        yield from inside(layer)
+
+
+def inside(layer: Layer) -> Iterator[DrawnPart]:
+    """Yield the parts, norms and sums of a block, in the order in which a row passes them; parts between two sums read the same rows."""
+    norm, total, order = DrawnPart("norm", depth=1), DrawnPart("sum", depth=1), layer.order
+    mixers = [DrawnPart(one.part, attention(one), depth=1) for one in layer.mixers]
+    cross = [] if layer.cross is None else [DrawnPart("cross", attention(layer.cross), depth=1)]
+    ffn = [DrawnPart("experts" if layer.ffn.experts else "ffn", feed_forward(layer.ffn), depth=1)] if layer.ffn.width else []
+    if order == "parallel":
+        yield from (norm, *mixers, *ffn, total)
+        return
+    if order == "parallel, two norms":
+        yield from (norm, *mixers, norm, *ffn, total)
+        return
+    for parts in filter(None, (mixers, cross, ffn)):
+        bare = order in ("post", "after") or (order == "half" and parts is mixers) or (order == "sandwich, scaled, rows" and parts is ffn)
+        yield from () if bare else (norm,)
+        yield from parts
+        yield from (norm,) if order in NORMED_RESULT else ()
+        yield from (total,) if order != "bare" else ()
+        yield from (norm,) if order == "post" else ()
 
 
 def attention(spec: AnyAttention) -> str:

@@ -32,11 +32,12 @@ from pellucid.counting.distinct import PLACE
 from pellucid.counting.number import Number, total
 from pellucid.counting.ranks import Rank, Split, check, on_every_rank, ring, shard, stack, summed
 from pellucid.counting.training_extra import at_least
+from pellucid.nn.block import NORMED_RESULT
 
 ONE = Split()
 IN_A_HEAD = {"K", "W"}
-NORMED_AFTER = ("post", "sandwich", "after", "sandwich, scaled", "sandwich, scaled, rows")
-"""Orders in which a norm reads what the feed-forward part made."""
+NORMED_AFTER = {*NORMED_RESULT, "post"}
+"""Orders in which a norm reads what the feed-forward part made, or its sum."""
 
 
 @dataclass(frozen=True)

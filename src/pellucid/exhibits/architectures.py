@@ -55,13 +55,11 @@ def boxes(drawing: list[DrawnPart]) -> list[Box]:
 
 def norms(cfg: Config) -> str:
     """Say where the norms of a model's blocks stand."""
-    places = {
-        "post": say("exhibit.architectures.after"),
-        "after": say("exhibit.architectures.made"),
-        "sandwich": say("exhibit.architectures.both"),
-        "bare": say("exhibit.architectures.before"),
-    }
-    return places.get(cfg.layers[0].order, say("exhibit.architectures.before"))
+    order = cfg.layers[0].order
+    if order.startswith("sandwich"):
+        return say("exhibit.architectures.both")
+    places = {"post": say("exhibit.architectures.after"), "after": say("exhibit.architectures.made")}
+    return places.get(order, say("exhibit.architectures.before"))
 
 
 EXHIBIT = Exhibit("architectures", show, controls=(Control("model", OTHERS[0], OTHERS),), needs=())

@@ -223,6 +223,8 @@ ORDERS = {
     "after": AfterBlock, "half": HalfNormedBlock, "bare": BareBlock, "sandwich, scaled": ScaledBlock,
     "sandwich, scaled, rows": ScaledRowsBlock,
 }  # fmt: skip
+NORMED_RESULT = {order for order, kind in ORDERS.items() if issubclass(kind, SandwichBlock | AfterBlock)}
+"""Orders in which a norm stands between what a part made and its sum."""
 
 
 def block(cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> Block:
