@@ -170,7 +170,7 @@ def beside(name: str, a: argparse.Namespace, folder: Path, fields: dict[str, Any
     fields: of the config of our model beside it, by default GPT-2's.
     """
     out: dict[str, Any] = {}
-    for dtype in ("float32", "bfloat16"):
+    for dtype in a.dtypes:
         try:
             with ExitStack() as stack:
                 options = ("--dtype", dtype, "--threads", str(a.threads))
@@ -335,6 +335,7 @@ def main() -> None:
     parser.add_argument("--specimens", nargs="+", type=Path)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="of one measurement of a pair")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], help="of the rows litgpt and nanochat")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peak", choices=[*WAYS, "theirs", "theirs bfloat16"])
     parser.add_argument("--peers", type=Path, default=Path.home() / ".cache" / "pellucid-peers", help="of their environments")

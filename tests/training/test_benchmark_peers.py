@@ -63,7 +63,7 @@ def test_a_peer_takes_steps(modules: Any, tmp_path: Path) -> None:
 def test_a_missing_peer_is_a_row(modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peer_process, train = modules
     monkeypatch.setattr(peer_process, "NANOCHAT", str(tmp_path / "none"))
-    row = train.nanochat(argparse.Namespace(peers=tmp_path, threads=1, pairs=1, steps=1), tmp_path)
+    row = train.nanochat(argparse.Namespace(peers=tmp_path, threads=1, pairs=1, steps=1, dtypes=["float32"]), tmp_path)
     assert list(row) == ["missing"] and "git clone" in row["missing"]
 
 
