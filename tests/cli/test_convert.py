@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pellucid.api.convert import convert
 from pellucid.api.model import load
+from pellucid.checkpoint.gguf.gguf_folder import folder_of
 from pellucid.commands import main
 from test_commands import Captured, judged, run, wrong
 
@@ -37,6 +39,26 @@ def test_there_and_back(file: Path, tmp_path: Path, capsys: Captured) -> None:
     for name, weight in back.module.named_parameters():
         assert torch.equal(weight, model.module.get_parameter(name) * 1.0), name
     assert run(capsys, "run", tmp_path / "back", PROMPT)[1] == " Paris.\n"
+
+
+def test_halves_stay_halves_where_nothing_is_lost(tmp_path: Path) -> None:
+    """llama.cpp writes norms as F32; the folder keeps bf16 if it has each of their numbers, and takes float32 for one that it has not."""
+    convert("pellucid/capitals-llama", tmp_path / "a.gguf", quant="bf16")
+    stored = {e.dtype for e in folder_of(tmp_path / "a.gguf").entries.values()}
+    convert(tmp_path / "a.gguf", tmp_path / "back", to="safetensors")
+    back, model = load(tmp_path / "back"), load("pellucid/capitals-llama")
+    assert stored == {torch.float32, torch.bfloat16} and {e.dtype for e in folder_of(tmp_path / "back").entries.values()} == {
+        torch.bfloat16
+    }
+    for name, weight in model.tensors().items():
+        assert torch.equal(weight, back.tensors()[name]), name
+
+    finer = load("pellucid/capitals-llama", dtype="float32")
+    finer.module.layers[0].attn_norm.weight.data[0] += 1e-4  # type: ignore[union-attr]
+    finer.save(tmp_path / "finer")
+    convert(tmp_path / "finer", tmp_path / "finer.gguf", quant="bf16")
+    convert(tmp_path / "finer.gguf", tmp_path / "kept", to="safetensors")
+    assert {e.dtype for e in folder_of(tmp_path / "kept").entries.values()} == {torch.float32}
 
 
 def test_wrong_words(file: Path, tmp_path: Path, capsys: Captured) -> None:

@@ -4,6 +4,7 @@ convert("model.gguf", "folder", to="safetensors")
 convert("folder", "model.gguf", quant="q8_0")
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
@@ -13,7 +14,8 @@ import torch
 from torch import nn
 
 from pellucid.api.model import Model, load, place
-from pellucid.checkpoint.gguf.gguf_folder import folder_of
+from pellucid.checkpoint.folder import Folder
+from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, folder_of
 from pellucid.checkpoint.gguf.gguf_writer import write_gguf
 from pellucid.checkpoint.gguf.packed_tensor import PackedTensor
 from pellucid.checkpoint.gguf.written_model import KINDS, architecture, described, written_model
@@ -23,6 +25,9 @@ from pellucid.ops.blocks import Blocks
 
 FORMATS = ("gguf", "safetensors")
 PLAIN = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+HALVES = {torch.float16, torch.bfloat16}
+MOST = 1 << 20
+"""Numbers of a tensor in float32 that are compared with their halves: a norm's, a bias's or a router's; a larger one is a matrix."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,7 @@ def convert(
     if path.exists() and not (to == "safetensors" and path.is_dir() and not any(path.iterdir())):
         raise UseError("convert.exists", path=path)
     folder = folder_of(place(name), ignore_fields)
-    dtypes = {torch.float32 if isinstance(e, PackedTensor) else e.dtype for e in folder.entries.values() if e.dtype.is_floating_point}
-    model = load(
-        name, dtype=reduce(torch.promote_types, dtypes, torch.bfloat16) if dtypes else None, ignore_fields=ignore_fields, progress=progress
-    )
+    model = load(name, dtype=lossless(folder), ignore_fields=ignore_fields, progress=progress)
     if to == "safetensors":
         unblock(model.module)
         model = model if quant is None else model.to(dtype=PLAIN[quant])
@@ -70,6 +72,20 @@ def convert(
     keys = {"general.architecture": architecture(model.family.name), **described(path_of(model), quant or ""), **own, **words}
     write_gguf(path, keys, tensors)
     return Converted(str(name), path, len(tensors), path.stat().st_size)
+
+
+def lossless(folder: Folder | GgufFolder) -> torch.dtype | None:
+    """Return the narrowest dtype that has every number of a folder as it is stored; None if it stores none.
+
+    llama.cpp writes the norms of a model in bf16 as F32. Where half precision has each of these numbers, the model stays in it.
+    """
+    stored = [e for e in folder.entries.values() if e.dtype.is_floating_point]
+    dtypes = {torch.float32 if isinstance(e, PackedTensor) else e.dtype for e in stored}
+    if len(halves := dtypes & HALVES) == 1 and dtypes - halves == {torch.float32}:
+        half, wide = *halves, [e for e in stored if e.dtype == torch.float32]
+        if all(math.prod(e.shape) <= MOST and torch.equal(x := e.read(), x.to(half).to(x.dtype)) for e in wide):
+            return half
+    return reduce(torch.promote_types, dtypes, torch.bfloat16) if dtypes else None
 
 
 def path_of(model: Model) -> Path:
