@@ -43,7 +43,7 @@ def run(model: Model) -> Trace:
 def test_prompts_are_typed_and_texts_generated(browser: Browser, file: Path, model: Model) -> None:
     with open_offline_tab(browser, file) as tab:
         open_file(tab, file, "[data-answer]")
-        for prompt in (PROMPT, "The capital of Japan is", "Berlin is the capital of"):
+        for prompt in (PROMPT, "The capital of Japan is", "Berlin is the capital of")[:: 1 if FULL else 2]:
             new = pellucid.trace(model, prompt, 3).new
             open_file(tab, file, "[data-answer]")
             tab.enter_prompt(prompt)

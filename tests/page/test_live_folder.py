@@ -97,6 +97,7 @@ def worst_product(model: Model, answer: dict[str, Any], product: Callable[..., t
     return (*max(differences), len(differences))
 
 
+@pytest.mark.quick(3)
 def test_products_of_blocks_are_the_kernels(site: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """Each product of the page equals Python's kernel on the page's own inputs, whose codes are the same; a plain product is far off."""
     model, out = site
@@ -126,6 +127,7 @@ def test_texts_are_pythons(site: tuple[Model, Path], driver: Callable[..., Any])
     assert compared > 0
 
 
+@pytest.mark.quick(3)
 def test_a_cells_terms_are_its_weights_numbers(site: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """A cell's sum multiplies the numbers that the codes stand for, of a row from the middle of a matrix."""
     model, out = site
@@ -228,6 +230,7 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return model, out, live_folder.live_folder(model, out).memory
 
 
+@pytest.mark.quick(2)
 def test_other_kinds_run_from_a_folder_in_blocks(kind: tuple[Model, Path, int], driver: Callable[..., Any]) -> None:
     """Logits are those of Python's int8, but for codes of x that rounding moves; what a run and the kernels take lies within the bounds."""
     model, out, memory = kind
@@ -245,6 +248,7 @@ def test_other_kinds_run_from_a_folder_in_blocks(kind: tuple[Model, Path, int], 
     assert live_folder.kernel_bytes(plan.document, document["longest"]) < memory
 
 
+@pytest.mark.quick(2)
 def test_a_text_that_grows_by_one_token_keeps_its_bound(kind: tuple[Model, Path, int], driver: Callable[..., Any]) -> None:
     """The keys and values of a latent are made anew for all tokens in each step, and are most of what such a run keeps."""
     model, out, _ = kind

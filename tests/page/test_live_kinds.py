@@ -65,7 +65,7 @@ def test_answers_are_pythons(browser: Browser, opened: tuple[str, Model, Path]) 
             assert all(i in ids for i in (*model.ids(prompt), *new))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_views_are_there(browser: Browser, opened: tuple[str, Model, Path]) -> None:
     name, _, file = opened
     prompt = PROMPTS[name][0]

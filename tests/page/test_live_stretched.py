@@ -77,6 +77,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return model, folder / "page.html"
 
 
+@pytest.mark.quick(2)
 def test_rows_cells_and_maps_are_pythons(opened: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """The text grows past 16 tokens: a base by the text's length stretches further, or LongRoPE reads the whole text again."""
     model, path = opened
@@ -112,6 +113,7 @@ def unstretched(document: dict[str, Any]) -> None:
         t["settings"].pop("scaling", None)
 
 
+@pytest.mark.quick(2)
 def test_a_plain_base_is_seen(opened: tuple[Model, Path], driver: Callable[..., Any], tmp_path: Path) -> None:
     """The mutant: of a base that the text's length stretches, sums are others; without a second reading, so are LongRoPE's rows."""
     model, path = opened
@@ -140,6 +142,7 @@ def test_what_is_read_again_is_counted() -> None:
 
 
 @pytest.mark.parametrize("kind", ["yarn", "longrope"])
+@pytest.mark.quick(2)
 def test_a_saved_file_turns_by_a_stretched_base(browser: Browser, kind: str, tmp_path: Path) -> None:
     """In the last step, whose rows LongRoPE has read twice."""
     model = stretched(kind, tmp_path / "model")

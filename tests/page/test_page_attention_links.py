@@ -19,6 +19,7 @@ def shown(tab: Tab, lang: str, model: str, tensor: str, **place: object) -> None
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.quick(2)
 def test_a_key_says_which_queries_read_it_and_leads_to_them(tab: Tab, lang: str) -> None:
     attn = pellucid.load(LLAMA).config.layers[0].attn
     each, words = attn.heads // attn.kv_heads, phrases(lang)

@@ -123,6 +123,7 @@ CURVES = [("context", "cache", "cache.bytes"), ("batch", "decode", "flops.decode
 
 
 @pytest.mark.parametrize(("along", "curve", "number"), CURVES)
+@pytest.mark.quick(3)
 def test_curves_are_counted_at_every_point(tab: Tab, along: str, curve: str, number: str) -> None:
     """The curves of two models are counted, and an undisclosed one is labelled so."""
     how: dict[str, Any] = {"context": 1024, "batch": 2, "dtype": "bfloat16", "cache": "bfloat16"}
@@ -211,6 +212,7 @@ def test_measured_stands_beside_predicted(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.quick(2)
 def test_every_line_is_in_the_language(tab: Tab, lang: str) -> None:
     tab.go(lang, view="budget", budget="of:deepseek-v3 context:4096 device:h200 train:true")
     tab.page.wait_for_selector("[data-training]")

@@ -34,6 +34,7 @@ def opened(tab: Tab, runs: dict[str, Trace], path: str, at: tuple[int, ...], nam
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.quick(2)
 def test_a_softmax_is_its_row(tab: Tab, runs: dict[str, Trace], lang: str) -> None:
     at = (0, 0, 3, 1)
     seen, scores = opened(tab, runs, "layers.0.attn.pattern", at, lang=lang), runs["pellucid/capitals"]["layers.0.attn.scores"]
@@ -54,6 +55,7 @@ def test_a_softmax_is_its_row(tab: Tab, runs: dict[str, Trace], lang: str) -> No
 
 
 @pytest.mark.parametrize(("name", "act"), [("pellucid/capitals", "gelu_tanh"), ("pellucid/capitals-llama", "silu")])
+@pytest.mark.quick(2)
 def test_an_activation_is_a_point_on_its_curve(tab: Tab, runs: dict[str, Trace], name: str, act: str) -> None:
     path = "layers.0.ffn.neurons"
     seen = opened(tab, runs, path, (0, 4, 17), name)
@@ -80,6 +82,7 @@ def test_an_activation_is_a_point_on_its_curve(tab: Tab, runs: dict[str, Trace],
 
 
 @pytest.mark.parametrize(("name", "path"), [("pellucid/capitals", "layers.1.ffn_norm"), ("pellucid/capitals-llama", "norm")])
+@pytest.mark.quick(2)
 def test_a_norm_is_its_row_before_and_after(tab: Tab, runs: dict[str, Trace], name: str, path: str) -> None:
     seen = opened(tab, runs, path, (0, 2, 31), name)
     before = runs[name][seen.inputs[0]].value[0, 2].double()

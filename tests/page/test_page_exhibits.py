@@ -229,6 +229,7 @@ def altered(tab: Tab, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.quick(2)
 def test_panels_of_every_kind(tab: Tab, lang: str) -> None:
     d = json.loads(json.dumps(document("norms", lang)))
     d["panels"] += EVERY
@@ -253,7 +254,7 @@ MOST_SCREENS = {"heads": 2, "learning": 2, "latent": 2, "routing": 2, "timeline"
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("name", MOST_SCREENS)
-@pytest.mark.quick(2)
+@pytest.mark.quick(5)
 def test_it_is_one_screen(tab: Tab, name: str, lang: str) -> None:
     """On a projector nothing lies below the window, no edge either: its pictures come a screen at a time, all of them in turn."""
     tab.page.set_viewport_size({"width": 1440, "height": 900})

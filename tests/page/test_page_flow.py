@@ -92,7 +92,7 @@ def fold(page: Page, opens: bool) -> None:
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(3)
+@pytest.mark.quick(7)
 def test_everything_comes_from_somewhere_and_goes_somewhere(tab: Tab, name: str) -> None:
     for width in WIDTHS if FULL else WIDTHS[specimens().index(name) % 2 :][:1]:  # in the quick form each model has one width, by turns
         tab.page.set_viewport_size({"width": width, "height": 900})
@@ -121,6 +121,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.quick(2)
 def test_a_line_that_is_missing_is_found(tab: Tab, mutant: str) -> None:
     made = run_of(tab, model="pellucid/capitals-t5")
     selector, complaint = MUTANTS[mutant]

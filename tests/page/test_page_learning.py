@@ -42,6 +42,7 @@ def expected(document: TrainingDocument, lang: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.quick(2)
 def test_every_picture_follows_the_scrubber(browser: Browser, film: str, run: pellucid.Run, lang: str) -> None:
     with open_tab(browser, film) as tab:
         tab.go(lang, view="")
@@ -124,6 +125,7 @@ def test_every_column_has_a_heading(browser: Browser, film: str, lang: str) -> N
 
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 390), (True, 1440)])
+@pytest.mark.quick(2)
 def test_axe_finds_nothing(browser: Browser, film: str, dark: bool, width: int) -> None:
     if not AXE.is_file():
         pytest.skip("web/node_modules is not installed")
@@ -137,6 +139,7 @@ def test_axe_finds_nothing(browser: Browser, film: str, dark: bool, width: int) 
 
 
 @pytest.mark.parametrize(("dark", "lang"), [(False, "en"), (True, "zh")])
+@pytest.mark.quick(2)
 def test_nothing_is_cut_on_a_phone_and_a_tablet(browser: Browser, film: str, dark: bool, lang: str) -> None:
     """Of the run, and of one with many lines in a picture and many points in a plane."""
 

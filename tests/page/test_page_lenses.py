@@ -71,6 +71,7 @@ def test_the_lens_says_what_the_api_says(tab: Tab, models: dict[str, Model], tra
 
 
 @pytest.mark.parametrize("name", ["capitals", "capitals-llama", "capitals-deepseek"])
+@pytest.mark.quick(3)
 def test_attributions_sum_to_the_logit(tab: Tab, models: dict[str, Model], traces: dict[str, Trace], name: str) -> None:
     trace = traces[name]
     attributions = attribution(models[name], trace, trace.new[0])
@@ -104,6 +105,7 @@ def test_another_token_is_followed(tab: Tab, models: dict[str, Model], traces: d
 
 
 @pytest.mark.parametrize("name", ["capitals-llama", "capitals-deepseek"])
+@pytest.mark.quick(2)
 def test_hands_stand_at_the_angles_that_ran(tab: Tab, models: dict[str, Model], traces: dict[str, Trace], name: str) -> None:
     """Angles are those of the op that the model calls, hands lie at them on the screen, and their sum is the record's q·k."""
     part: Any = models[name].module.layers[1].attn
@@ -152,6 +154,7 @@ MASKS = [
 
 
 @pytest.mark.parametrize(("name", "block", "words"), MASKS)
+@pytest.mark.quick(3)
 def test_masked_cells_are_left_out_of_the_picture(tab: Tab, name: str, block: int, words: str) -> None:
     """The middle of a cell is coloured if the query sees the key, and clear or hatched if it does not."""
     tab.go(view="attention", model=f"pellucid/{name}", prompt=PROMPT)

@@ -18,7 +18,7 @@ CLIPBOARD = (
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize(("name", "path", "cell"), CELLS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_parts_of_a_cell_are_attributions(tab: Tab, name: str, path: str, cell: tuple[int, ...], lang: str) -> None:
     model = pellucid.load(name, dtype="float32")
     own = cell_parts(model, pellucid.trace(model, PROMPT, 1), path, cell)
@@ -36,6 +36,7 @@ def test_parts_of_a_cell_are_attributions(tab: Tab, name: str, path: str, cell: 
 
 
 @pytest.mark.parametrize(("name", "path", "cell"), CELLS)
+@pytest.mark.quick(2)
 def test_the_copied_lines_print_the_cell(tab: Tab, name: str, path: str, cell: tuple[int, ...]) -> None:
     reading = tab.open_cell(path, cell, model=name, prompt=PROMPT)
     tab.page.evaluate(CLIPBOARD)

@@ -211,7 +211,8 @@ def test_each_text_works_on_a_careless_page(browser: Browser) -> None:
             page.wait_for_timeout(20)
         return False
 
-    assert [p for p in PAYLOADS if p.sink not in ("hides", "engine") and not works(p)] == []
+    tried = [p for p in PAYLOADS if p.text in ALONE and p.sink not in ("hides", "engine")]
+    assert {p.sink for p in tried} == {*NAIVE} - {"hides", "engine"} and [p for p in tried if not works(p)] == []
     assert all(spelled(p.text) != p.text for p in PAYLOADS if p.sink == "hides")
     context.close()
 
@@ -223,7 +224,7 @@ def test_a_prompt_its_tokens_and_the_models_name(browser: Browser, addresses: di
         pieces = tab.page.locator(".token .piece").all_inner_texts()
         assert tab.page.input_value("#prompt") == TYPED and len(pieces) == 160
         assert unseen(tab, map(spelled, FOLDERS[0])) == []
-        for view in VIEWS:
+        for view in VIEWS[:: 1 if FULL else 2]:
             go_and_check(tab, view=view, prompt=ALL)
         ids = "#" + " ".join(str(256 + i) for i in range(len(TEXTS)))  # the tokens by themselves
         for view in ("life", "next", "attention", "cache"):
@@ -245,7 +246,7 @@ def test_a_recorded_traces_tensors_model_and_prompt(browser: Browser, addresses:
         go_and_check(tab, view="life")
         assert unseen(tab, map(spelled, (*TEXTS, *map(piece, TEXTS)))) == []
         assert spelled(ALL) in tab.page.title() and tab.page.input_value("#prompt") == TYPED
-        for view in VIEWS:
+        for view in VIEWS if FULL else VIEWS[1::2]:
             go_and_check(tab, view=view)
         for tour in range(1, 12, 1 if FULL else 3):
             go_and_check(tab, tour=tour)
@@ -330,6 +331,7 @@ def test_changes(browser: Browser, addresses: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("which", ["first", "trace"])
+@pytest.mark.quick(2)
 def test_a_saved_file(browser: Browser, addresses: dict[str, str], tmp_path: Path, which: str) -> None:
     ids = "#" + " ".join(str(256 + i) for i in range(len(TEXTS)))
     with open_tab(browser, addresses[which], refusals=REFUSED) as tab:

@@ -37,6 +37,7 @@ def model() -> Model:
 @pytest.mark.parametrize(
     ("view", "canvases"), [("life", ".card canvas:not(.over)"), ("attention", ".heads canvas"), ("attention", ".frame canvas:not(.over)")]
 )
+@pytest.mark.quick(3)
 def test_while_a_run_is_awaited_no_picture_of_the_last_one_stays(browser: Browser, address: str, view: str, canvases: str) -> None:
     with open_tab(browser, address) as tab:
         tab.go(view=view, prompt=PROMPT)

@@ -66,6 +66,7 @@ def test_a_refused_prompt_says_what_is_still_shown(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("place", [{"tensor": "layers.2.attn.scores", "cell": "0,1,4,1"}, {"tensor": "layers.3.ffn"}])
+@pytest.mark.quick(2)
 def test_a_link_to_a_tensor_of_a_folded_block_opens_the_block(tab: Tab, place: dict[str, Any]) -> None:
     tab.go(prompt=PROMPT, **place)
     tab.settle()

@@ -113,6 +113,7 @@ def test_a_file_that_was_saved_from_change_opens_on_no_dead_form(browser: Browse
 
 
 @pytest.mark.parametrize("text", EVIL if FULL else EVIL[:2])
+@pytest.mark.quick(2)
 def test_a_text_in_a_saved_file_is_only_text(browser: Browser, address: str, tmp_path: Path, text: str) -> None:
     file = download_page(browser, address, tmp_path, prompt=text)
     with open_offline_tab(browser, file) as tab:

@@ -18,10 +18,11 @@ from pellucid.api.model import make
 from pellucid.tracing import Trace
 from pellucid.watching.records import Seen
 
-TOKENS, SIDE, MOST = 2048 if FULL else 1024, 4096, 5000
-LEVEL = 4 if FULL else 3  # of pictures that are pooled to 128 cells a side
+TOKENS, SIDE, MOST = 2048 if FULL else 512, 4096, 5000
+LEVEL = 4 if FULL else 2  # of pictures that are pooled to 128 cells a side
 IDS = "#" + " ".join(str(17 * i % 5000) for i in range(TOKENS))
-LONG = {"model_type": "gpt2", "vocab_size": 5000, "n_embd": 48, "n_head": 12, "n_layer": 16, "n_positions": 2 * TOKENS}
+POOLED = 2048 if FULL else 1024  # tokens whose table does not fit a tile
+LONG = {"model_type": "gpt2", "vocab_size": 5000, "n_embd": 48, "n_head": 12, "n_layer": 16, "n_positions": 2 * POOLED}
 LARGE = {
     "model_type": "llama", "vocab_size": 16, "hidden_size": SIDE, "intermediate_size": 16, "num_hidden_layers": 1,
     "num_attention_heads": 32, "num_key_value_heads": 1, "max_position_embeddings": 64,
@@ -101,9 +102,10 @@ def test_small_pictures_of_tables_hold_up_no_tile(browser: Browser, long: str) -
 
 
 def test_a_table_of_scores_pans_and_zooms_from_pooled_to_exact(browser: Browser, long: str) -> None:
+    ids = "#" + " ".join(str(17 * i % 5000) for i in range(POOLED))
     with open_tab(browser, long) as tab:
-        tab.go(prompt=IDS)
-        pools(tab, "layers.1.attn.pattern", f"0,3,{TOKENS - 48},5", prompt=IDS)
+        tab.go(prompt=ids)
+        pools(tab, "layers.1.attn.pattern", f"0,3,{POOLED - 48},5", prompt=ids)
 
 
 def pools(tab: Tab, path: str, cell: str, **place: object) -> None:

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, CDPSession, expect
 
 import pellucid
 from browser import Tab, open_tab
+from covering import FULL
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import choose, stages
 from pellucid.tracing import Trace
@@ -60,7 +61,7 @@ def test_ten_movements_of_each_slider_leave_no_node(moving: Tab) -> None:
     devtools.send("HeapProfiler.enable")
     first = nodes(moving, devtools)[0]
     counts = []
-    for _ in range(5):
+    for _ in range(5 if FULL else 4):
         for name, (low, high) in ENDS.items():
             move(moving, name, [low, high])
         counts.append(nodes(moving, devtools))
@@ -131,6 +132,7 @@ def differing(tab: Tab, trace: Trace, setting: Sampling) -> list[str]:
 
 
 @pytest.mark.parametrize("refusal", REFUSED)
+@pytest.mark.quick(2)
 def test_the_numbers_are_the_engines_with_a_worker_and_without(browser: Browser, address: str, trace: Trace, refusal: str) -> None:
     with open_tab(browser, address) as tab:
         tab.page.add_init_script(REFUSED[refusal])

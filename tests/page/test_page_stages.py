@@ -67,6 +67,7 @@ def drawn(tab: Tab, stage: str) -> dict[tuple[int, int], float | None]:
 
 
 @pytest.mark.parametrize(("name", "part", "head", "step"), KINDS)
+@pytest.mark.quick(3)
 def test_every_stage_is_what_ran(wide: Tab, name: str, part: str, head: int, step: int) -> None:
     model = pellucid.load(f"pellucid/{name}", dtype="float32")
     prompt = "The capital of France is" + (" Paris." if name.endswith("t5") else "")
@@ -140,6 +141,7 @@ def reached(tab: Tab) -> list[int]:
 
 
 @pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+@pytest.mark.quick(2)
 def test_a_row_walks_through_the_stages(browser: Browser, address: str, motion: str) -> None:
     """By keyboard, step by step. Each step shows what it makes and no more; under reduced motion nothing moves."""
     with open_tab(browser, address, reduced_motion=motion) as tab:

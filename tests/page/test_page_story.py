@@ -55,6 +55,7 @@ def scene(page: Page, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("lang", "width"), [("en", 1440), ("zh", 390)])
+@pytest.mark.quick(2)
 def test_scenes_say_the_runs_numbers_and_cover_nothing(browser: Browser, address: str, lang: str, width: int) -> None:
     numbers = expected(pellucid.trace(pellucid.load("pellucid/capitals", dtype="float32"), PROMPT, terms=True))
     words = phrases(lang)

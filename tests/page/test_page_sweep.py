@@ -12,6 +12,7 @@ PROMPT, CLEAN = "The capital of Japan is", "The capital of France is"
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.quick(2)
 def test_the_map_is_patchs_and_a_cell_opens(tab: Tab, lang: str) -> None:
     model = pellucid.load("pellucid/capitals", dtype="float32")
     own = pellucid.patch(model, CLEAN, PROMPT, "layers.*.attn.z", "H T", (" Paris", " Tokyo"))

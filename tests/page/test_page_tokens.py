@@ -35,6 +35,7 @@ def ids(tab: Tab, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.quick(2)
 def test_a_tokenizer_alone(served: str, alone: Path, browser: Browser, lang: str) -> None:
     name, library = str(alone), tokenizers.Tokenizer.from_file(str(alone / "tokenizer.json"))
     other = tokenizers.Tokenizer.from_file(str(SPECIMENS / "reader" / "tokenizer.json"))

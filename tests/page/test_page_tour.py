@@ -115,6 +115,7 @@ def learned() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.quick(2)
 def test_the_tour_says_the_numbers_of_the_run(tab: Tab, lang: str) -> None:
     run = pellucid.trace(pellucid.load("pellucid/capitals", dtype="float32"), PROMPT, terms=True)
     stations = expected(run)
@@ -147,7 +148,7 @@ def test_what_a_station_says_is_what_its_place_shows(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in specimens() if n != "pellucid/capitals" and (FULL or n in QUICK)])
-@pytest.mark.quick(3)
+@pytest.mark.quick(7)
 def test_every_model_has_its_tour(tab: Tab, name: str) -> None:
     tab.go(model=name)
     tab.page.click("header .touring")
