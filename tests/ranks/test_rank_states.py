@@ -1,6 +1,6 @@
 """States of several ranks: whole after either of two ranks is killed at a border of the disk, and bit for bit on fewer and fewer ranks.
 
-PELLUCID_FULL=1 kills at each border.
+PELLUCID_FULL=1 kills either at each border.
 """
 
 import signal
@@ -23,7 +23,8 @@ def got(measured: Callable[[str, int], Measured]) -> Measured:
 @pytest.mark.parametrize("grid", ["data=2 tensor=1", "data=1 tensor=2"])
 def test_a_rank_killed_at_a_border_of_the_disk(got: Measured, grid: str, victim: int) -> None:
     """The newest state is whole and of the bits of a run without a kill, the other rank ends, and the run goes on to the same bits."""
-    case = got["kills"][f"{grid} {victim}"]
+    if (case := got["kills"].get(f"{grid} {victim}")) is None:
+        pytest.skip("PELLUCID_FULL=1")
     assert case["killed"] == len(case["survivors"]) >= (20 if FULL else 1)
     assert case["wrong"] == case["ends"] == [] and set(case["survivors"]) == {1}
 

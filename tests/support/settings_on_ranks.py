@@ -28,7 +28,7 @@ from pellucid.training.saves import digest
 from pellucid.training.start import fresh, origin
 from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, SHARDED, Measured, config
 from tiny import far, ids, tiny
-from trained_on_ranks import FAMILIES, documents, run_of, taken, unshared
+from trained_on_ranks import FAMILIES, STEPS, documents, run_of, taken, unshared
 
 THREE = GRIDS[2][:3]  # data ranks, tensor ranks, expert ranks
 
@@ -52,7 +52,7 @@ class Curve:
     At its first step a run that prefers has answers as likely as the first weights have them, so that rounding says which gained more.
     """
 
-    def __init__(self, run: TrainingRun, steps: int = 10) -> None:
+    def __init__(self, run: TrainingRun, steps: int = STEPS) -> None:
         self.log = [{k: v for k, v in e.items() if k not in ("seconds", "documents")} for e in taken(run, steps)]
         self.log[0].pop("accuracy", None)
         self.weights = {path: run.sharding.joined(path, t.detach()) for path, t in run.weights.changing().items()}
@@ -66,16 +66,16 @@ class Curve:
         return max(*logs, *(far(t, other.weights[path]) for path, t in self.weights.items()))
 
 
-def of_settings(root: Path, name: str, grids: Sequence[tuple[int, ...]] = (*THREE, SHARDED), **how: Any) -> Measured:
+def of_settings(root: Path, name: str, grids: Sequence[tuple[int, ...]] = (*THREE, SHARDED), steps: int = STEPS, **how: Any) -> Measured:
     """Compare a family of experts on each kind of ranks with one rank, with settings of its own."""
     out: Measured = {}
-    alone = Curve(run_of(tiny(config("qwen3_moe")), root / f"{name}-alone-{number()}", **how))
+    alone = Curve(run_of(tiny(config("qwen3_moe")), root / f"{name}-alone-{number()}", **how), steps)
     for sizes in grids:
         ranks = join(*sizes, patience=PATIENCE)
         model = tiny(config("qwen3_moe"))
         run = run_of(model, root / f"{name}-{ranks}", split(model, ranks), **how)
         (run.folder / "log.jsonl").touch()
-        curve = Curve(run)
+        curve = Curve(run, steps)
         out[str(ranks)] = {"far": alone.far(curve), "skipped": [e["step"] for e in curve.log if "skipped" in e]}
     return out
 
@@ -248,8 +248,8 @@ def bills(root: Path) -> Measured:
     out: Measured = {}
     for sizes in (*THREE, SHARDED):
         ranks = join(*sizes, patience=PATIENCE)
-        few = ("qwen3_moe", "deepseek_v3") if ranks.expert > 1 else ("gpt2", "deepseek_v3")
-        for family in FAMILIES if FULL or ranks.tensor > 1 else few:
+        few = ("qwen3_moe" if ranks.sharing > 1 else "gpt2", "deepseek_v3")
+        for family in FAMILIES if FULL else few:
             if ranks.expert == 1 or family in OF_EXPERTS:
                 out[f"{family} {ranks}"] = billed(family, ranks, root)
                 if ranks.sharing > 1:
@@ -331,7 +331,7 @@ def settings(root: Path) -> Measured:
     skipping = {"on_nan": "skip", "skips": 3, "criterion": Poisoned()}
     return {
         "recompute": of_settings(root, "recompute", recompute=True, micro=2),
-        "skip": of_settings(root, "skip", micro=1, **skipping),
+        "skip": of_settings(root, "skip", steps=10, micro=1, **skipping),
         "muon": muon(root),
         "disagreeing": disagreeing(),
         "first loss": taken(run_of(tiny(config("qwen3_moe")), root / f"first-{number()}", micro=1), 1)[0]["loss"],

@@ -23,7 +23,7 @@ from pellucid.errors import UseError
 from pellucid.families import family
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.sharding import split
-from rank_grids import GRIDS, OF_EXPERTS, PATIENCE, Measured, config
+from rank_grids import FULL, GRIDS, OF_EXPERTS, PATIENCE, Measured, config
 from tiny import far, ids, tiny
 
 TEXT = "The capital of France is"
@@ -143,7 +143,10 @@ def traced(root: Path) -> Measured:
     out: Measured = {}
     tensor, expert, both = (join(*sizes, patience=PATIENCE) for sizes in GRIDS[2][1:4])
     shared_by = [("qwen3_next", tensor), ("pellucid/capitals", tensor)]
-    for name, ranks in (*shared_by, *(("pellucid/capitals-deepseek", ranks) for ranks in (tensor, expert, both))):
+    for name, ranks in (
+        *shared_by,
+        *(("pellucid/capitals-deepseek", ranks) for ranks in ((tensor, expert, both) if FULL else (expert, both))),
+    ):
         alone, shared = named(name), named(name)
         shared.split(ranks)
         a, b = (trace(model, TEXT if "/" in name else ids(1, 7)[0].tolist(), 2) for model in (alone, shared))
