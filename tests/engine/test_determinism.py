@@ -134,7 +134,7 @@ def test_documents_and_rows_that_see_ahead(name: str, dtype: torch.dtype) -> Non
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "quirk"), DECODED)
-@pytest.mark.quick(6)
+@pytest.mark.quick(15)
 def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
     """A family is refused if it computes outside the kernels, as the table of plans says."""
     for dtype in DTYPES if quirk == "plain" else DTYPES[:1]:
@@ -269,6 +269,7 @@ MUTANTS: list[tuple[str, str, Callable[..., Any]]] = [
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "name", "wrong"), MUTANTS, ids=[f"{m[1]}" for m in MUTANTS])
+@pytest.mark.quick(3)
 def test_mutants_are_seen(family: str, name: str, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-test and the comparison of texts each see the mutant."""
     monkeypatch.setattr(native, "twins_count", lambda x: x.numel() // x.shape[-1], raising=False)

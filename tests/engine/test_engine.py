@@ -73,6 +73,7 @@ def test_pages_chunks_and_cache(family: str, size: int, rows: int, cached: bool)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(3)
 def test_every_family(family: str) -> None:
     for size, rows, cached in ((1, 3, True), (17, 64, False), (16, 1, True)):
         assert texts(built(family, size, rows, cached), requests_of(family)) == wanted(family)
@@ -203,6 +204,7 @@ def test_cancelled_at_any_moment() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_oss", "deepseek_v3", "t5"])
+@pytest.mark.quick(2)
 def test_watch_one_of_many(family: str) -> None:
     """A watch of one request records its rows alone; no text changes, and no forward is added."""
     requests, calls = requests_of(family), [0]
@@ -254,7 +256,7 @@ def test_an_edit_is_one_request_s_own() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2000 if FULL else 40))
-@pytest.mark.quick(3)
+@pytest.mark.quick(10)
 def test_lives(seed: int) -> None:
     simulation = run_simulation(random.Random(f"life:{seed}"))
     assert simulation.faults() == ""

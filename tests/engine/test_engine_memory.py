@@ -21,7 +21,7 @@ from pellucid.engine.scheduler import SchedulerLimits
 from resident import resident
 from tiny import DEEPSEEK_V3, GPT2, LLAMA, MLP, D, V, ids, swapped, tiny
 
-REQUESTS, RUNNING = 1000 if FULL else 600, 16
+REQUESTS, RUNNING = (1000, 16) if FULL else (300, 8)
 PYTHON, RESIDENT = 40 * REQUESTS, 4 << 20  # bytes by which what is held may grow: 40 of Python's own a request
 
 
@@ -134,6 +134,7 @@ def bill(cfg: c.Config, dtype: str, tokens: int, kv: str | None = None) -> Any:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "windows"])
+@pytest.mark.quick(4)
 def test_bytes_in_int8_are_those_counted(name: str, dtype: str) -> None:
     """A head's row of 8 numbers takes 8 bytes and its scale; a bill without the scales, or of the dtype, is another."""
     cfg = CONFIGS[name]

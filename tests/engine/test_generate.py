@@ -69,6 +69,7 @@ def run(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(3)
 def test_greedy_is_full_forwards(family: str) -> None:
     """A ragged batch, and each of its texts alone, equals the plain loop, with and without a stop."""
     model = model_of(family)
@@ -88,7 +89,7 @@ WRITERS = [f for f, kind in judges.KINDS.items() if kind.task in judges.WRITES]
 
 
 @pytest.mark.parametrize("family", WRITERS)
-@pytest.mark.quick(6)
+@pytest.mark.quick(17)
 def test_greedy_of_every_family_of_files(family: str) -> None:
     """Files saved by transformers, in float64, give the plain loop's texts over pages, beyond the narrow windows of these models."""
     model = load(judges.judge(family).folder)
@@ -121,6 +122,7 @@ def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(3)
 def test_batch_is_each_alone(family: str) -> None:
     """The logits of every step of a batch equal those of each text alone, though the texts end at different times."""
     model = model_of(family)

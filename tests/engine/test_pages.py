@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from covering import FULL
 from paged_texts import SHAPES, OneBit, World
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.page_allocator import PageAllocator
@@ -46,7 +47,8 @@ for kind in ("begin", "write", "fork", "keep", "end", "look_up", "forget"):
 
 
 def test_texts_on_pages() -> None:
-    run_state_machine_as_test(Texts, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))  # type: ignore[no-untyped-call]
+    how = settings(max_examples=40 if FULL else 15, stateful_step_count=25, deadline=None)
+    run_state_machine_as_test(Texts, settings=how)  # type: ignore[no-untyped-call]
 
 
 def played(seed: int, acts: int = 80) -> World:

@@ -80,6 +80,7 @@ def grown(family: str, size: int, lengths: Sequence[int] = (5, 23)) -> tuple[flo
 
 
 @pytest.mark.parametrize("family", WINDOWED)
+@pytest.mark.quick(2)
 def test_windows_stop_growing(family: str) -> None:
     """The bytes of a stored token's step are those counted, up to a partly filled page."""
     assert grown(family, 1) == (pytest.approx(0, abs=1e-11), [0, 0])
@@ -103,6 +104,7 @@ def early(self: PageAllocator, length: int) -> int:
     ],
 )
 @pytest.mark.parametrize("family", WINDOWED)
+@pytest.mark.quick(3)
 def test_windows_mutants(family: str, owner: Any, name: str, value: Any) -> None:
     """Mutants: pages that are never freed, freed too early or read afterwards, and one allocator for all layers."""
     if name == "of" and len(FAR[family]) == 1:
@@ -185,7 +187,7 @@ GRID = [(family, *CUT[(n + k) % 4]) for n, family in enumerate(MODELS) for k in 
 
 
 @pytest.mark.parametrize(("family", "size", "chunk", "many"), GRID)
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_with_and_without_the_cache(family: str, size: int, chunk: int, many: int) -> None:
     """The logits of all computed rows are equal, in a pool that two texts fill and in larger ones."""
     worst, hits = cached(MODELS[family], size, chunk, many)

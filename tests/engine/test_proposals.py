@@ -19,7 +19,7 @@ from tiny import swapped
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "deepseek_v3"])  # plain rows, windows and sinks, latents
-@pytest.mark.quick(2)
+@pytest.mark.quick(4)
 def test_the_text_is_the_same(family: str) -> None:
     """The quick form of the campaign, which asks it of a thousand prompts."""
     report = campaign(3, 0, [family])
@@ -37,6 +37,7 @@ def test_deterministic_to_the_bit(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss"])
+@pytest.mark.quick(2)
 def test_few_pages_chunks_and_preemption(family: str) -> None:
     """Texts are preempted and begin again; prompts in chunks share steps with texts that decode; pages fit for one text."""
     module, wanted = tiny.tiny(family), requests(2, Sampling())

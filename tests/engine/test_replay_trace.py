@@ -91,7 +91,7 @@ def holds(model: Any, how: dict[str, Any]) -> bool:
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "quirk"), VARIANTS)
-@pytest.mark.quick(6)
+@pytest.mark.quick(12)
 def test_a_replay_tells_what_a_forward_shows(family: str, quirk: str) -> None:
     """Once steps of one row and of three are recorded, replays give the forward's records and no forward runs.
 
