@@ -94,11 +94,13 @@ def furthest(family: str, folder: Path, share: float, steps: int = STEPS) -> flo
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("share", [0.0, SHARE])
+@pytest.mark.quick(2)
 def test_twenty_steps_are_peft_s(family: str, share: float, tmp_path: Path) -> None:
     assert furthest(family, tmp_path, share) < 1e-9
 
 
 @pytest.mark.parametrize("mutant", ["unscaled", "each step the same", "each path the same"])
+@pytest.mark.quick(3)
 def test_other_masks_are_another_curve(mutant: str, tmp_path: Path) -> None:
     real = dropout.mask
     wrong = {

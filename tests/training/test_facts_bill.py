@@ -81,6 +81,7 @@ def billed(path: Path) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.quick(3)
 def test_a_run_of_facts_is_counted(name: str, tmp_path: Path) -> None:
     """Each objective, with micro-batches of which the last is smaller."""
     path = recipe_of(tmp_path, name, batch=20, micro=10, pool=1)

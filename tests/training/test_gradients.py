@@ -129,6 +129,7 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.quick(3)
 def test_30_gradients(kind: str) -> None:
     """Kinds of block that no family in test_symmetries ends with."""
     assert right_gradients(BLOCKS[kind])

@@ -161,6 +161,7 @@ def taught(request: pytest.FixtureRequest, few: Path) -> Objective:
     return kind(train_tokenizer(pieces(few), 600, kind.special))
 
 
+@pytest.mark.quick(2)
 def test_documents_hold_the_sentences(taught: Objective, few: Path) -> None:
     """Decoded, every document is its prompt, its answer and the end; a prompt's ids are those it was trained with."""
     learnt, documents = list(taught.learnt(few, 1)), taught.documents(few, 1)

@@ -52,6 +52,7 @@ def counted(calls: list[nn.Module]) -> Any:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(2)
 def test_no_bit_changes(family: str, tmp_path: Path) -> None:
     """Three steps of two forwards; each block runs twice in each, and routers are corrected by the first run alone."""
     s = replace(S, auxiliary=0.1) if "moe" in family else S

@@ -103,6 +103,7 @@ def copied(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy" / "run"
 
 
+@pytest.mark.quick(2)
 def test_every_step_comes_again(finished: Path) -> None:
     """From the states that are kept, in one opened run and in any order: the logged numbers, and the weights of the states, to the bit."""
     run = pellucid.Run(finished)

@@ -322,6 +322,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "part"), REFUSED)
+@pytest.mark.quick(4)
 def test_recipes_refused(changed: dict[str, Any], part: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert part in refused(rewarding(folder, "bad.toml", **changed), tmp_path / "run", capsys, ("zh", "en"))
 

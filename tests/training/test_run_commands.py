@@ -96,6 +96,7 @@ def test_a_sound_run_is_verified(finished: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("name", ["weights", "moments"])
 @pytest.mark.parametrize("hashed", [False, True])
+@pytest.mark.quick(2)
 def test_one_flipped_bit_of_a_state(name: str, hashed: bool, copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its manifest names the file; where the manifest fits the bit, the tensor is named by the steps that lead there."""
     state = copied / "saves" / "000000014"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import pellucid
+from covering import FULL
 from pellucid.commands import main
 from pellucid.documents.recipe_bill import recipe_bill
 from pellucid.training import run_length, run_recipe
@@ -23,6 +24,7 @@ def ran(recipe: Path, out: Path) -> Replay:
 
 
 @pytest.mark.parametrize("kind", ["facts", "texts"])
+@pytest.mark.quick(2)
 def test_two_epochs(kind: str, tmp_path: Path) -> None:
     """Every document twice, but that rows follow without a gap; a run of the same number of steps has the same log."""
     if kind == "facts":
@@ -42,7 +44,7 @@ def test_two_epochs(kind: str, tmp_path: Path) -> None:
         assert ran(make("a.toml", batch="30", steps=None, train__epochs="2"), tmp_path / "short").log[-1]["step"] == 2 < last
 
 
-@pytest.mark.parametrize("kind", ["facts", "texts"])
+@pytest.mark.parametrize("kind", ["facts", "texts"] if FULL else ["texts"])
 def test_tokens(kind: str, tmp_path: Path) -> None:
     """Of whole epochs the log counts the same tokens, to a step's; a goal in between ends in between."""
     if kind == "facts":

@@ -83,6 +83,7 @@ def files(folder: Path) -> dict[str, tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("run", "since"), [("gpt2", 0), ("gpt2", 9), ("deepseek_v3", 9)], indirect=["run"])
+@pytest.mark.quick(2)
 def test_it_is_the_run_that_would_have_been(run: pellucid.Run, since: int, tmp_path: Path) -> None:
     """From the beginning or from a step on; the run's folder stays as it is, and its own steps come again afterwards."""
     before = files(run.folder)

@@ -184,7 +184,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     wanted, moment, died = content(tmp_path / "data"), 0, 0
     recipe_of(tmp_path)
     while True:
-        moment += 1 if FULL else 4
+        moment += 1 if FULL else 7
         shutil.rmtree(tmp_path / "data")
         if moment % 8:
             (tmp_path / "text" / "more.txt").write_text("One more. " * 300)
@@ -197,4 +197,4 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         died += status != 0
         if status == 0:
             break
-    assert died > (40 if FULL else 9)
+    assert died > (40 if FULL else 4)

@@ -235,6 +235,7 @@ def test_the_card_tells_what_is_measured(one: Specimen) -> None:
     assert f"{one.model.num_parameters():,}" in card and one.recipe.path.name in card
 
 
+@pytest.mark.quick(3)
 def test_transformers_sees_the_same_model(one: Specimen) -> None:
     """The same ids, logits in float64, and tokens, each the likeliest."""
     hf, words = judge(one), transformers.AutoTokenizer.from_pretrained(one.folder)
@@ -251,6 +252,7 @@ def test_transformers_sees_the_same_model(one: Specimen) -> None:
         assert (judge_logits(one, hf, ids, after) - our_logits(one, mine, ids, after)).abs().max() < 1e-9
 
 
+@pytest.mark.quick(3)
 def test_a_disturbed_specimen_is_seen(one: Specimen) -> None:
     """The mutants of the above: a prompt that is only seen backwards, or one weight off, and the logits are not transformers'."""
     ids, hf, mine = one.ids(one.prompts[0]), judge(one), pellucid.load(one.name, dtype="float64")

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import pellucid
+from covering import FULL
 from killed import killed, run_apart
 from pellucid.errors import PellucidError, TrainError
 from pellucid.training import recorded_step, run_recipe, watched
@@ -82,6 +83,7 @@ def test_the_loss_is_recorded(tmp_path: Path) -> None:
             assert bool((target.value[mask.value] > 0).all()) and not target.value[~mask.value].any()
 
 
+@pytest.mark.quick(2)
 def test_recording_changes_no_bit(both: tuple[pellucid.Run, pellucid.Run], recipe: Path) -> None:
     """Log, weights and moments. The mutant runs attention in the open while it is recorded."""
     plain, run = both
@@ -165,7 +167,7 @@ def test_killed_while_it_records(tmp_path: Path, request: pytest.FixtureRequest)
     corpus_of(tmp_path / "corpus", "France", "Spain")
     table = watching(written(tmp_path / "r.toml", batch="2", steps="3"), "[watch]\nevery = 1\n")
     wanted = bits(pellucid.train(table, tmp_path / "run"))
-    for moment in (3, 9, 14):
+    for moment in (3, 9, 14) if FULL else (9,):
         folder = tmp_path / str(moment)
         status = killed(moment, [(os, "replace"), (watched, "write"), (shutil, "rmtree")], lambda f=folder: pellucid.train(table, f))
         assert status in (0, signal.SIGKILL)

@@ -30,6 +30,7 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         yield pellucid.train(recipe, folder / "run").folder
 
 
+@pytest.mark.quick(2)
 def test_tokens_add_up_and_the_weight_moves(finished: Path) -> None:
     """In float32: the rows are the gradient, the parts are the change of the run's own weights. A forgotten momentum is seen."""
     run = pellucid.Run(finished)
@@ -47,6 +48,7 @@ def test_tokens_add_up_and_the_weight_moves(finished: Path) -> None:
 moves = why.adamw_move
 
 
+@pytest.mark.quick(2)
 def test_the_command_prints_the_numbers_of_python(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The document has them to the last digit, the text to nine figures; tokens stand in the documents that are named."""
     run, path, cell = pellucid.Run(finished), "layers.0.ffn.down.weight", (4, 7)

@@ -215,7 +215,7 @@ PROMPTS = [ids(n, seed=n).tolist() for n in (4, 9, 5, 12, 7, 6)]
 )
 def test_steering_is_the_same_with_and_without_a_cache_in_chunks_and_in_a_batch() -> float:
     gaps = []
-    for family in ("gpt2", "llama", "deepseek_v3", "gpt_oss")[:: 1 if FULL else 2]:
+    for family in ("gpt2", "llama", "deepseek_v3", "gpt_oss") if FULL else ("deepseek_v3",):
         module = tiny(family)
         right = uncached(module, PROMPTS, STEERING)
         assert furthest(right, uncached(module, PROMPTS, [])) > 1e-3

@@ -80,6 +80,7 @@ def given(cfg: c.Config) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick(4)
 def test_rows_add_up_to_the_gradient(kind: str) -> None:
     """Every parameter, random cells, in float64."""
     model = tiny(KINDS[kind])
@@ -88,6 +89,7 @@ def test_rows_add_up_to_the_gradient(kind: str) -> None:
 
 
 @pytest.mark.parametrize("specimen", SPECIMENS)
+@pytest.mark.quick(3)
 def test_rows_add_up_in_the_specimens(specimen: str) -> None:
     model = pellucid.load(str(Path(pellucid.__file__).parent / "specimens" / specimen)).module.double()
     tokens = torch.tensor([[5, 9, 60, 31, 9, 14], [5, 80, 22, 9, 41, 3]])
