@@ -53,6 +53,7 @@ def disturbed(family: str, name: str, folder: Path) -> Path:
         ("t5", "decoder.block.2.layer.1.EncDecAttention.k.weight", "decoder.layers.2.cross.k"),
     ],
 )
+@pytest.mark.quick(2)
 def test_the_first_layer_that_differs_is_named(
     family: str, name: str, path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,7 +121,7 @@ def moved(source: Path) -> tuple[Path, str]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.quick(6)
+@pytest.mark.quick(13)
 def test_equal_is_equal_and_one_weight_is_found(form: str) -> None:
     report = verify(folder(form))
     assert report.agrees and report.logits < 1e-12, report.first

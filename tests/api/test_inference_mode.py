@@ -62,6 +62,7 @@ def judged(name: str, call: Callable[[Model], object] | None) -> None:
 
 @pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-deepseek", "pellucid/capitals-t5"])
 @pytest.mark.parametrize("call", ["load", *CALLS])
+@pytest.mark.quick(4)
 def test_what_is_kept_lasts(name: str, call: str) -> None:
     judged(name, CALLS.get(call))
 
@@ -75,6 +76,7 @@ def test_a_variant_lasts() -> None:
 
 
 @pytest.mark.parametrize("call", ["load", "generate", "to", "lora"])
+@pytest.mark.quick(2)
 def test_mutants(call: str) -> None:
     """Without the step out of the mode, what is kept cannot be used."""
     with swapped(torch, "is_inference_mode_enabled", lambda: False), pytest.raises((RuntimeError, AssertionError)):

@@ -54,7 +54,7 @@ def difference(model: Model, words: tuple[str, str]) -> Callable[[Tensor], Tenso
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_each_cell_is_its_lone_run(name: str) -> None:
     """Heads at positions, and whole rows of the stream, in every specimen; an encoder's blank is the answer."""
     own = pellucid.load(name, dtype="float64")
@@ -101,6 +101,7 @@ def next_row(span: Any, at: Any, right: Any = taken_cells.taken_rows) -> Any:
 
 
 @pytest.mark.parametrize(("over", "by"), [("layers.*.attn.z", "H T"), ("layers.*.attn.z", "H"), ("layers.*.attn.z", "T K"), ("norm", "T")])
+@pytest.mark.quick(2)
 def test_cells_taken_together_are_those_taken_apart(model: Model, over: str, by: str) -> None:
     """Bit for bit, by an assignment a tensor; a mutant is seen. Tables of pairs of tokens stay apart."""
     given = list[Change]()
@@ -320,6 +321,7 @@ def test_words_of_several_tokens(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-t5", "pellucid/capitals-bert"])
+@pytest.mark.quick(2)
 def test_causal_tracing(name: str) -> None:
     """Each number is the mean over draws of a noisy run with the clean run's cells put back; a seed gives the same noise."""
     model = pellucid.load(name, dtype="float64")

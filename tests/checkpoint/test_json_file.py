@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covering import FULL
 from pellucid.checkpoint import json_file
 from pellucid.checkpoint.json_file import MOST_PIECES, parse, parse_object, read_object
 from pellucid.checkpoint.safetensors_file import MOST_TENSORS
@@ -107,7 +108,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=100 if FULL else 30)
 @given(st.dictionaries(st.text(), VALUES, max_size=5), st.booleans(), st.sampled_from([None, 2]))
 def test_agrees_with_python(value: dict[str, object], plain: bool, indent: int | None) -> None:
     """Whatever Python writes of finite numbers and whole text is read back the same."""

@@ -32,6 +32,7 @@ def run(folder: Path, *python: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("where", [".", "absolute"])
+@pytest.mark.quick(2)
 def test_nothing_beside_the_weights_is_run(where: str, tmp_path: Path) -> None:
     folder = planted(tmp_path / "model")
     done = run(folder, "-m", "pellucid", "run", "." if where == "." else str(folder), "The capital of France is", "--max-new-tokens", "2")

@@ -82,6 +82,7 @@ def test_tokens_a_second_are_the_seconds() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int4", "int8", "fp8"])
+@pytest.mark.quick(2)
 def test_frozen_weights_lie_as_they_are_stored(dtype: str) -> None:
     bill = pellucid.count("llama-3.1-8b", context=64, dtype=dtype)
     assert int(training(bill, Way(rank=16))["memory.weights"]) == int(bill["bytes.total"])

@@ -33,6 +33,7 @@ def phases(bill: Bill) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(4)
 def test_one_rank_is_the_device(family: str) -> None:
     """Part by part: the same products, the same bytes."""
     bill = bill_of(FAMILIES[family])
@@ -43,6 +44,7 @@ def test_one_rank_is_the_device(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(4)
 def test_what_is_held_is_what_is_billed(family: str) -> None:
     """The memory that fits are judged by is the bill's own, at another context and batch too, and the first rank of one has it."""
     bill = bill_of(FAMILIES[family])

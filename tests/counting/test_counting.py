@@ -146,6 +146,7 @@ def closed(cfg: Config, rows: int, before: int, batch: int, absorbed: bool) -> i
 
 @pytest.mark.parametrize("family", DECODERS)
 @pytest.mark.parametrize(("rows", "before", "batch"), [(1, 0, 1), (1, 31, 3), (9, 0, 2), (5, 12, 1)])
+@pytest.mark.quick(5)
 def test_products_are_the_closed_form(family: str, rows: int, before: int, batch: int) -> None:
     cfg = DECODERS[family]
     flops = sum(run(meta_model(cfg, torch.bfloat16), rows, before, batch).flops.values())
@@ -208,6 +209,7 @@ def test_every_number_has_a_formula_that_gives_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3.2", "llama-4-scout", "gpt-oss-20b", "gemma-3-4b", "bert-base", "t5-small", "gpt2"])
+@pytest.mark.quick(3)
 def test_products_have_their_formula(name: str) -> None:
     """Of every part; and where the form is another's, none is told, rather than a wrong one."""
     bill = count(name, context=37, batch=2, source=11 if name.startswith("t5") else None)

@@ -63,6 +63,7 @@ def test_the_table_of_devices(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("name", "language"), [(name, ("en", "zh")[i % 2]) for i, name in enumerate(catalog.devices())])
+@pytest.mark.quick(6)
 def test_sources_are_shown_whole(name: str, language: str, capsys: pytest.CaptureFixture[str]) -> None:
     entry = catalog.devices()[name]
     capsys.readouterr()

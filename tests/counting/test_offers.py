@@ -41,6 +41,7 @@ def by_hand(b: Billed, device: Device, demand: Demand) -> int | None:
 
 
 @pytest.mark.parametrize("family", MODELS)
+@pytest.mark.quick(2)
 def test_the_fewest_are_those_of_a_search_by_hand(family: str) -> None:
     """At every memory and time where one more device begins to help."""
     b, answers = billed(family, 8), set[int | None]()

@@ -174,6 +174,7 @@ def test_what_a_page_says_runs(page: str, reader_folder: Path) -> None:
         "```rust\nfn main() {}\n```\n",
     ],
 )
+@pytest.mark.quick(3)
 def test_a_page_that_is_wrong_is_seen(page: str, reader_folder: Path) -> None:
     assert len(untold(page)) == 1
 

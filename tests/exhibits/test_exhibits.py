@@ -61,7 +61,7 @@ def test_claims_hold(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(8)
+@pytest.mark.quick(12)
 def test_a_claim_fails_without_the_switch(name: str) -> None:
     result = run_exhibit(find(name), None, {} if FULL else few_steps(name), open_single, enabled=False)
     assert not result.holds
@@ -85,7 +85,7 @@ def test_answers_tell_a_switch_from_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES if FULL else NAMES[::3])
-@pytest.mark.quick(4)
+@pytest.mark.quick(8)
 def test_claims_hold_in_float64(name: str) -> None:
     result = run_exhibit(find(name), open_model=open_double)
     assert [c.key for c in result.claims if not c.holds] == []
@@ -101,7 +101,7 @@ ON_ONE = [(name, model) for i, (name, model) in enumerate(ON_OTHERS) if i % 3 ==
 
 
 @pytest.mark.parametrize(("name", "model"), ON_OTHERS if FULL else ON_ONE)
-@pytest.mark.quick(6)
+@pytest.mark.quick(14)
 def test_it_runs_on_every_specimen_that_fits(name: str, model: str) -> None:
     """It is refused by `fits`, or for its words; else every claim that is made about it holds."""
     shown, other = find(name), open_single(model)
@@ -117,6 +117,7 @@ def test_it_runs_on_every_specimen_that_fits(name: str, model: str) -> None:
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.quick(5)
 def test_documents_say_the_numbers(name: str, lang: str) -> None:
     """Each number of a claim stands in its sentence as every number is written, and the terminal shows sentence and panels."""
     with speaking(lang):

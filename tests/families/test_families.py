@@ -56,7 +56,7 @@ def old(raw: Raw) -> Raw:
 
 
 @pytest.mark.parametrize(("family", "quirk"), EACH)
-@pytest.mark.quick(3)
+@pytest.mark.quick(6)
 def test_old_and_new_spelling_mean_the_same(family: str, quirk: str) -> None:
     raw = judge(family, quirk).config
     if family in UNTOLD_NEAR:
@@ -79,6 +79,7 @@ def test_old_and_new_spelling_mean_the_same(family: str, quirk: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.quick(3)
 def test_published_configs_and_their_parameters(name: str) -> None:
     raw, parameters = PUBLISHED[name]
     cfg = reads(raw)
@@ -118,7 +119,7 @@ def test_what_published_configs_say() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(8)
+@pytest.mark.quick(22)
 def test_a_silent_file_means_what_transformers_takes_it_to_mean(family: str) -> None:
     """A missing field is refused by name, or read as transformers' own default."""
 
@@ -237,7 +238,7 @@ ANOTHER = {  # fields of the harmless tier, with other values than transformers'
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(9)
 def test_harmless_fields_are_harmless(family: str) -> None:
     """With all harmless fields changed, transformers' logits are the same bits."""
     assert ANOTHER.keys() <= HARMLESS

@@ -139,6 +139,7 @@ def test_a_branch_on_the_device_mutant() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.quick(3)
 def test_every_parameter_is_a_source(family: str) -> None:
     """Each parameter and buffer made at least one recorded tensor, on meta too."""
     model = tiny(family)

@@ -64,7 +64,7 @@ def _no_grad() -> Any:
 
 
 @pytest.mark.parametrize(("shape", "question"), ASKING if FULL else QUICK)
-@pytest.mark.quick(6)
+@pytest.mark.quick(14)
 def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     ASKED[question](shape)
@@ -72,6 +72,7 @@ def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: p
 
 @pytest.mark.parametrize("shape", ["normless", "bare"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.quick(2)
 def test_one_request_goes_by_its_plan(shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decode step without norms or sums is replayed as any other."""
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])

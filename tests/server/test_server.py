@@ -160,6 +160,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", ["pellucid/capitals-llama", "pellucid/capitals-t5"])
+@pytest.mark.quick(3)
 def test_sampling_is_the_engines(name: str, setting: dict[str, Any], api: Served, models: dict[str, pellucid.Model]) -> None:
     """A run samples as `generate` does; the stages and token of any setting are given at any step without running the model."""
     model = models[name]

@@ -43,6 +43,7 @@ def fetch_bill(api: Served, name: str, how: dict[str, Any], viewed: dict[str, An
 
 
 @pytest.mark.parametrize(("name", "how", "viewed"), ASKED)
+@pytest.mark.quick(3)
 def test_what_is_asked_beside_a_bill_is_the_commands(api: Served, name: str, how: dict[str, Any], viewed: dict[str, Any]) -> None:
     document = fetch_bill(api, name, how, viewed)
     formulas = judge(document.pop("formulas"), "formulas")
