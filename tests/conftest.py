@@ -16,11 +16,11 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from covering import FULL
 from pellucid.api.model import Model, load, make
 from pellucid.ops.native import library
 from served import Served, served
 
+FULL = bool(os.environ.get("PELLUCID_FULL"))  # not of covering.py, which imports transformers: tests start tests of their own
 torch.set_num_threads(1)
 gc.disable()  # until the tests are collected: it would walk all that they import, 20 times
 TEXTS = ["The capital of France is Paris.", "The capital of Japan is Tokyo.", "法国的首都是巴黎。", "Where is the cat? The cat is here."]
