@@ -80,10 +80,9 @@ def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
     The fields of a TypedDict are left out: JSON on disk has their names.
     """
-    fields = {
-        id(statement.target) for c in ast.walk(tree) if is_document(c) for statement in c.body if isinstance(statement, ast.AnnAssign)
-    }
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(tree)]
+    fields = {id(statement.target) for c in nodes if is_document(c) for statement in c.body if isinstance(statement, ast.AnnAssign)}
+    for node in nodes:
         if id(node) in fields:
             continue
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
