@@ -26,14 +26,14 @@ describe("what is shown of a setting", () => {
   });
 
   it("adds the chances up in their order", () => {
-    const { curve } = sampled(logits, { ...OFF, temperature: 0.7, top_k: 5 }), scaled = stages(logits.values, { ...OFF, temperature: 0.7 }, history).at(-1)?.values ?? new Float64Array();
+    const { curve, mass } = sampled(logits, { ...OFF, temperature: 0.7, top_k: 5 }), scaled = stages(logits.values, { ...OFF, temperature: 0.7 }, history).at(-1)?.values ?? new Float64Array();
     const sorted = [...scaled].sort((a, b) => b - a);
     let sum = 0;
     const shares = sorted.map((p) => (sum += p));
     expect(curve?.size).toBe(vectors.logits.length);
     expect(curve?.ranks).toEqual(sorted.map((_, i) => i + 1)); // few enough that each is drawn
     curve?.sums.forEach((x, i) => expect(Math.abs(x - (shares[i] ?? NaN))).toBeLessThan(1e-14));
-    expect(curve?.kept).toBe(curve?.sums[4]);
+    expect(mass).toBe(curve?.sums[4]);
   });
 
   it("draws of a wide vocabulary its first and last rank, and some hundreds between", () => {

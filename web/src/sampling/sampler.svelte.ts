@@ -2,9 +2,9 @@
 // Where a browser refuses workers the page computes, with the same function.
 
 import { untrack } from "svelte";
-import { sampled, type Logits, type Sampled } from "./sampled";
+import { sampled, type Cumulative, type Logits, type Sampled } from "./sampled";
 import type { Sampling } from "./stages";
-import type { Work } from "./worker";
+import type { Done, Work } from "./worker";
 import Own from "./worker?worker&inline"; // its script is within the page's own, so that a page in one file has it
 
 // of: names the logits, so that no setting is shown of others.
@@ -25,7 +25,7 @@ function start(): Worker | undefined {
 // shown: what the newest setting gave that is computed; waiting: it is an earlier one.
 export function sampling(question: () => Trial | undefined): { readonly shown: Sampled | undefined; readonly waiting: boolean } {
   let got: { of: string; asked: Trial; value: Sampled } | undefined = $state.raw();
-  let worker: Worker | undefined, has = "", asked: Trial | undefined, next: Trial | undefined; // has: whose logits the worker has
+  let worker: Worker | undefined, has = "", asked: Trial | undefined, next: Trial | undefined, curve: Cumulative | null = null; // has: whose logits the worker has; curve: the last that it sent
   const trial = $derived(question());
 
   const show = (own: Trial, value: Sampled): void => { got = { of: own.of, asked: own, value }; };
@@ -34,10 +34,11 @@ export function sampling(question: () => Trial | undefined): { readonly shown: S
     if (!worker) return show(own, sampled(own.logits, own.setting));
     if (asked) { next = own; return; }
     asked = own;
-    worker.onmessage = ({ data }: MessageEvent<Sampled>): void => {
+    worker.onmessage = ({ data }: MessageEvent<Done>): void => {
       const done = asked, after = next;
       asked = next = undefined;
-      if (done) show(done, data);
+      if (data.curve !== undefined) curve = data.curve;
+      if (done) show(done, { ...data, curve });
       if (after) ask(after);
     };
     worker.onerror = (e): void => { // refused by a policy, which a browser may say as late as here

@@ -62,3 +62,43 @@ describe("ranks", () => {
     ["nothing", []],
   ])("%s as a comparing sort does", (_, x) => expect([...ranked(x)]).toEqual(sorted(x)));
 });
+
+// The cuts by their definition: one number after another from the likeliest down, of equal ones the lowest id first.
+function cut(x: Float64Array, s: Sampling): { kept: number[]; shares: Map<number, number> } {
+  let kept = [...ranked(x)];
+  const top = x[kept[0] ?? 0] ?? 0, power = (id: number): number => Math.exp((x[id] ?? 0) - top), total = (): number => [...kept].sort((a, b) => a - b).reduce((n, id) => n + power(id), 0);
+  if (s.top_k !== OFF.top_k) kept = kept.slice(0, s.top_k);
+  if (s.top_p !== OFF.top_p) {
+    const goal = s.top_p * total();
+    let mass = 0, k = 0;
+    while (k < kept.length && (k === 0 || mass < goal)) mass += power(kept[k++] ?? 0);
+    kept = kept.slice(0, k);
+  }
+  if (s.min_p !== OFF.min_p) kept = kept.filter((id) => (x[id] ?? 0) >= Math.fround(top + Math.log(s.min_p)));
+  const all = total();
+  return { kept: kept.sort((a, b) => a - b), shares: new Map(kept.map((id) => [id, power(id) / all])) };
+}
+
+describe("a cut is a place in the order", () => {
+  let state = 3;
+  const draw = (): number => (state = (state * 48271) % 2147483647) / 2147483647;
+  const nothing = { prompt: [], output: [] };
+  it.each([["few equals", 1e4], ["many", 4]])("with %s", (_, kinds) => {
+    const x = Float64Array.from({ length: 3000 }, () => Math.fround(Math.floor(kinds * draw()) / kinds * 6)), counts = new Set<number>();
+    let tied = 0; // cuts among equals
+    for (const top_k of [0, 1, 7, 150, 1500, 3000]) for (const top_p of [1, 0.05, 0.5, 0.99]) for (const min_p of [0, 0.01, 0.4]) {
+      const s: Sampling = { ...OFF, top_k, top_p, min_p, seed: top_k }, made = stages(x, s, nothing), last = made.at(-1), slow = cut(x, s);
+      const own = [...(last?.values ?? [])].flatMap((p, id) => (p > 0 ? [id] : []));
+      expect(own, JSON.stringify(s)).toEqual(slow.kept);
+      expect(last?.kept).toBe(slow.kept.length);
+      for (const id of [0, 1, ...own.slice(0, 5), ...own.slice(-5)]) expect(last?.at(id)).toBe(slow.shares.get(id) ?? 0);
+      const u = uniform(s.seed, 0), token = drawToken(made, s, 0);
+      expect(token.low <= u && u < token.high && slow.shares.has(token.id)).toBe(true);
+      counts.add(own.length);
+      const least = Math.min(...own.map((id) => x[id] ?? 0));
+      tied += x.some((y, id) => y === least && !slow.shares.has(id)) ? 1 : 0;
+    }
+    expect(counts.size).toBeGreaterThan(10);
+    if (kinds === 4) expect(tied).toBeGreaterThan(20); // where the first of an order would be another choice
+  });
+});

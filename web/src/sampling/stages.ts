@@ -1,6 +1,7 @@
 // From logits to the next token, stage by stage over the whole vocabulary: the engine's sampler (ops/sampling) once more, number by number.
 // Sums are float64, what the engine keeps as float32 is rounded to it here too, so that the same setting takes the same token.
 
+import { Kept, leading } from "./kept";
 import { uniform } from "./uniform";
 
 export interface Sampling {
@@ -15,8 +16,41 @@ export const GREEDY: Sampling = { ...OFF, temperature: 0 };
 export interface History { prompt: readonly number[]; output: readonly number[] }
 
 export type Name = "logits" | "repetition" | "presence" | "frequency" | "temperature" | "top_k" | "top_p" | "min_p" | "probabilities";
-// A number for each token of the vocabulary; -Infinity, of probabilities 0, for those that were cut.
-export interface Stage { name: Name; values: Float64Array; kept: number }
+// A stage's numbers of the vocabulary, each divided by `total`. What `cut` does not keep is -Infinity, of probabilities 0.
+export class Stage {
+  private all: Float64Array | undefined;
+  readonly kept: number;
+
+  constructor(readonly name: Name, private readonly numbers: Float64Array, private readonly cut: Kept | null = null, private readonly total = 1, kept = numbers.length) {
+    this.kept = cut?.count ?? kept;
+  }
+
+  at(id: number): number {
+    return this.cut && !this.cut.has(id) ? (this.name === "probabilities" ? 0 : -Infinity) : (this.numbers[id] ?? NaN) / this.total;
+  }
+
+  // A number for each token; of a cut they are made when they are first read.
+  get values(): Float64Array {
+    if (!this.cut && this.total === 1) return this.numbers;
+    if (this.all) return this.all;
+    const all = new Float64Array(this.numbers.length);
+    for (let id = 0; id < all.length; id++) all[id] = this.at(id);
+    return (this.all = all);
+  }
+
+  // The token, by id, in whose span of the probabilities `u` lies.
+  draw(u: number): DrawnToken {
+    const { numbers, total } = this, ids = this.cut?.ids, n = ids?.length ?? numbers.length;
+    let sum = 0, mass = 0;
+    for (let i = 0; i < n; i++) sum += (numbers[ids ? (ids[i] ?? 0) : i] ?? 0) / total;
+    for (let i = 0; i < n; i++) {
+      const id = ids ? (ids[i] ?? 0) : i, before = mass;
+      mass += (numbers[id] ?? 0) / total;
+      if (mass > u * sum) return { id, u, low: before / sum, high: mass / sum };
+    }
+    return { id: numbers.length - 1, u, low: 1, high: 1 };
+  }
+}
 
 const exactly = (n: number): number => n;
 const COLDEST = 1e-30; // a colder temperature overflows float32
@@ -47,20 +81,16 @@ const CHANGES: [Name & keyof Sampling, Change][] = [
   }],
 ];
 
-// Each cut keeps the first ids of `order`, the ids from the likeliest down, of which equal ones may stand in any order.
-const CUTS: [Name & keyof Sampling, (x: Float64Array, setting: number, order: Uint32Array, round: (n: number) => number) => Uint32Array][] = [
-  ["top_k", (x, k, order) => first(x, order, k)],
-  ["top_p", (x, p, order) => {
-    const { values, total } = powers(x);
-    let mass = 0, k = 0;
-    while (k < order.length && (k === 0 || mass < p * total)) mass += values[order[k++] ?? 0] ?? 0;
-    return first(x, order, k);
+// How many of the ids that are kept each cut keeps.
+const CUTS: [Name & keyof Sampling, (setting: number, kept: Kept, round: (n: number) => number) => number][] = [
+  ["top_k", (k) => k],
+  ["top_p", (p, kept) => {
+    const { numbers, order, count } = kept, goal = p * mass(powers(numbers), kept), sums = cumulated(numbers, order);
+    return 1 + leading(count, (i) => (sums[i] ?? 0) < goal);
   }],
-  ["min_p", (x, share, order, round) => {
-    const least = round((x[order[0] ?? 0] ?? 0) + Math.log(share));
-    let k = 0;
-    while (k < order.length && (x[order[k] ?? 0] ?? 0) >= least) k++;
-    return order.subarray(0, k);
+  ["min_p", (share, { numbers, order, count }, round) => {
+    const least = round((numbers[order[0] ?? 0] ?? 0) + Math.log(share));
+    return leading(count, (i) => (numbers[order[i] ?? 0] ?? 0) >= least);
   }],
 ];
 
@@ -71,18 +101,6 @@ function greatest(x: Float64Array): number {
   let most = -Infinity;
   for (let i = 0; i < x.length; i++) if ((x[i] ?? 0) > most) most = x[i] ?? 0;
   return most;
-}
-
-// The first k ids of an order; of the equal ones among which it ends, those with the lowest ids.
-function first(x: Float64Array, order: Uint32Array, k: number): Uint32Array {
-  const last = x[order[k - 1] ?? 0];
-  if (k < 1 || k >= order.length || x[order[k] ?? 0] !== last) return order.subarray(0, k);
-  let from = k - 1, to = k;
-  while (from > 0 && x[order[from - 1] ?? 0] === last) from--;
-  while (to < order.length && x[order[to] ?? 0] === last) to++;
-  const own = order.slice();
-  own.subarray(from, to).sort();
-  return own.subarray(0, k);
 }
 
 function sum(x: Float64Array): number {
@@ -102,6 +120,28 @@ export function powers(x: Float64Array): { values: Float64Array; total: number }
   const made = { values, total: sum(values) };
   POWERS.set(x, made);
   return made;
+}
+
+// The sum of the powers that a cut keeps, by id.
+function mass({ values, total }: { values: Float64Array; total: number }, kept: Kept): number {
+  if (kept.count === kept.order.length) return total;
+  const { ids } = kept;
+  let all = 0;
+  for (let i = 0; i < ids.length; i++) all += values[ids[i] ?? 0] ?? 0;
+  return all;
+}
+
+const CUMULATED = new WeakMap<Float64Array, Float64Array>();
+
+// The powers added up from the likeliest down, so that a cut is a place among these sums; computed once too.
+export function cumulated(x: Float64Array, order: Uint32Array): Float64Array {
+  const known = CUMULATED.get(x);
+  if (known) return known;
+  const { values } = powers(x), sums = new Float64Array(order.length);
+  let all = 0;
+  for (let i = 0; i < sums.length; i++) sums[i] = all += values[order[i] ?? 0] ?? 0;
+  CUMULATED.set(x, sums);
+  return sums;
 }
 
 // Ids from the likeliest down, of equals the lower first, without those of -Infinity. They are sorted by the bits of the nearest float32,
@@ -174,47 +214,36 @@ function changed(name: Name & keyof Sampling, change: Change, from: Float64Array
 export function stages(logits: ArrayLike<number>, s: Sampling, h: History, wide = false): Stage[] {
   const round = wide ? exactly : Math.fround;
   let x: Float64Array = logits instanceof Float64Array ? logits : new Float64Array(logits);
-  const out: Stage[] = [{ name: "logits", values: x, kept: x.length }], greedy = s.temperature === 0;
+  const out = [new Stage("logits", x)], greedy = s.temperature === 0;
   for (const [name, change] of CHANGES) {
     if (s[name] === OFF[name] || (name === "temperature" && greedy)) continue;
     x = changed(name, change, x, s, h, round);
-    out.push({ name, values: x, kept: x.length });
+    out.push(new Stage(name, x));
   }
   if (greedy) return out;
-  let order: Uint32Array | undefined;
+  let kept: Kept | null = null;
   for (const [name, cut] of CUTS) {
     if (s[name] === OFF[name]) continue;
-    order = cut(x, s[name], order ?? descending(out), round);
-    const cutting = new Float64Array(x.length).fill(-Infinity);
-    for (let i = 0; i < order.length; i++) cutting[order[i] ?? 0] = x[order[i] ?? 0] ?? 0;
-    x = cutting;
-    out.push({ name, values: x, kept: order.length });
+    kept ??= new Kept(x, descending(out), Infinity);
+    kept = new Kept(x, kept.order, Math.min(kept.count, cut(s[name], kept, round)));
+    out.push(new Stage(name, x, kept));
   }
-  return [...out, probabilities(x)];
+  return [...out, probabilities(x, kept)];
 }
 
-export function probabilities(x: Float64Array): Stage {
-  const e = powers(x), powered = e.values, total = e.total, values = new Float64Array(x.length);
+export function probabilities(x: Float64Array, cut: Kept | null = null): Stage {
+  const powered = powers(x);
+  if (cut) return new Stage("probabilities", powered.values, cut, mass(powered, cut));
   let kept = 0;
-  for (let i = 0; i < values.length; i++) {
-    values[i] = (powered[i] ?? 0) / total;
-    if ((x[i] ?? 0) > -Infinity) kept++;
-  }
-  return { name: "probabilities", values, kept };
+  for (let i = 0; i < x.length; i++) if ((x[i] ?? 0) > -Infinity) kept++;
+  return new Stage("probabilities", powered.values, null, powered.total, kept);
 }
 
 export interface DrawnToken { id: number; u: number | null; low: number; high: number } // the span of [0, 1) that takes this token, by id
 
 // The token that these stages give at a step, with the number that drew it.
 export function drawToken(all: readonly Stage[], s: Sampling, step: number): DrawnToken {
-  const last = all.at(-1)?.values ?? new Float64Array();
-  if (s.temperature === 0) return { id: Math.max(0, last.indexOf(greatest(last))), u: null, low: 0, high: 1 };
-  const u = uniform(s.seed, step), total = sum(last);
-  let mass = 0;
-  for (let id = 0; id < last.length; id++) {
-    const before = mass;
-    mass += last[id] ?? 0;
-    if (mass > u * total) return { id, u, low: before / total, high: mass / total };
-  }
-  return { id: last.length - 1, u, low: 1, high: 1 };
+  const last = all.at(-1) ?? new Stage("logits", new Float64Array());
+  if (s.temperature > 0) return last.draw(uniform(s.seed, step));
+  return { id: Math.max(0, last.values.indexOf(greatest(last.values))), u: null, low: 0, high: 1 };
 }
