@@ -15,7 +15,7 @@ import pellucid
 from browser import Tab, open_tab, serve_from_command, serve_from_thread
 from local_hub import Hub, serving
 from pellucid import families
-from pellucid.api.model import SPECIMENS, make
+from pellucid.api.model import SPECIMENS, Model, make
 from pellucid.messages import phrases
 from pellucid.runs.answers import visible
 
@@ -193,13 +193,19 @@ def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path, brows
         tab.page.wait_for_selector("[data-ranks='8']")
 
 
+def random_model(folder: Path) -> Model:
+    """Save and load a random model without a tokenizer."""
+    made = make({**LLAMA, "vocab_size": 512}, dtype=torch.float32)
+    draw = torch.Generator().manual_seed(5)
+    for p in made.module.parameters():
+        p.data = torch.randn(p.shape, generator=draw) * 0.3
+    made.save(folder)
+    return pellucid.load(folder)
+
+
 def test_a_token_without_a_piece_has_its_id_in_every_place(tmp_path: Path, browser: Browser) -> None:
     """Of a model without a tokenizer: its steps, its likeliest tokens and its cache leave no word empty."""
-    model = make({**LLAMA, "vocab_size": 512}, dtype=torch.float32)
-    draw = torch.Generator().manual_seed(5)
-    for p in model.module.parameters():
-        p.data = torch.randn(p.shape, generator=draw) * 0.3
-    model.save(tmp_path)
+    model = random_model(tmp_path)
     ids = [f"#{id}" for id in pellucid.trace(model, [3, 5, 7], 2).new]
     with serve_from_thread(str(tmp_path)) as address, open_tab(browser, address) as tab:
         page = tab.page
@@ -217,6 +223,31 @@ def test_a_token_without_a_piece_has_its_id_in_every_place(tmp_path: Path, brows
         assert ids[0] in page.inner_text("[data-took]")
         for key in ("page.added", "page.lens.rank"):
             assert page.get_by_text(phrases("en")[key].replace("{piece}", ids[0])).count() > 0
+        tab.go(view="attention", prompt="#3 5 7")
+        page.wait_for_selector("[data-stage=scores]")
+        tab.settle()
+        assert page.locator("[data-stage=scores] .name.end").all_text_contents() == ["#3", "#5", "#7"]
+
+
+def test_change_of_a_model_without_a_tokenizer(tmp_path: Path, browser: Browser) -> None:
+    """Its prompt is ids. What needs words is not offered, and a view that is not there is named."""
+    model = random_model(tmp_path / "a long way down" / "to a folder" / "lantern")
+    zeroed = pellucid.trace(model, [3, 5, 7], edit=[pellucid.zero("layers.0.attn.z", H=0)])
+    edits = json.dumps([["layers.0.attn.z", "0,:,0,:", "to", "0"]])
+    with serve_from_thread(model.name) as address, open_tab(browser, address, viewport={"width": 390, "height": 844}) as tab:
+        page = tab.page
+        tab.go(view="change", prompt="#3 5 7", edits=edits)
+        page.wait_for_selector("[data-differ]")
+        assert page.locator("main nav a[aria-current]").inner_text() == phrases("en")["page.view.change"]
+        assert str(int(zeroed.last_logits().argmax())) in [row.get_attribute("data-id") for row in page.locator("tr[data-id]").all()]
+        assert page.locator("option[value=prompt], #sweep-clean, [data-missing]").count() == 0
+        shown = page.locator("#model option:checked").inner_text()
+        assert shown.startswith("…/lantern") and page.locator("#model").get_attribute("title") == model.name
+        for lang in ("en", "zh"):
+            tab.go(lang, view="experts", prompt="#3 5 7")
+            sentence = phrases(lang)["page.view.missing"]
+            words = {"view": phrases(lang)["page.view.experts"], "shown": phrases(lang)["page.view.map"]}
+            expect(page.locator("[data-missing=experts]")).to_have_text(sentence.format(**words))
 
 
 def test_a_family_that_the_page_was_built_without(tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import type { Spot } from "./run/sources";
 import * as settings from "./sampling/settings";
 import { asTensor } from "./run/slices";
 import * as switches from "./run/switches";
+import { pieceOf } from "./run/map";
 import { axes, type ModelEntry, type Run, type Tensor } from "./run/types";
 import * as trails from "./sums/trail";
 import type { Stop } from "./sums/trail";
@@ -61,7 +62,8 @@ export async function follow(next: Stop, trail = trails.followed(trails.read(pla
 
 // The model or recorded run that the server was opened with.
 let first: { model: string; run: Run | null } = { model: "", run: null };
-const promptOf = (run: Run): string => run.prompt ?? (run.ids.length > 0 ? `#${run.ids.join(" ")}` : "");
+// A run's prompt as a link has it: its text, else its ids.
+export const promptOf = (run: Run): string => run.prompt ?? (run.ids.length > 0 ? `#${run.ids.join(" ")}` : "");
 // A recorded run is shown until another model is chosen; its own may not be loaded.
 const recording = (): Run | null => (place.model === (first.run?.model ?? first.model) ? first.run : null);
 
@@ -148,6 +150,9 @@ async function standIn(wanted: () => boolean, signal: AbortSignal): Promise<void
 
 const fits = (run: Run): boolean => place.prompt === promptOf(run) && place.with === switches.written(run.switches);
 
+// True if the run can be made again: a recorded one of ids may be of a model that is not loaded.
+export const repeats = (run: Run): boolean => run.prompt !== null || now.models.some((m) => m.name === run.model);
+
 // The model that ran, with its switches.
 export const ran = (run: Run): string => (run.switches.length > 0 ? say("page.with.model", { model: visible(run.model), switches: visible(switches.written(run.switches)) }) : visible(run.model));
 
@@ -224,12 +229,23 @@ export function tensorAt({ path, cell, step }: Stop): Tensor | undefined {
 }
 export const opened = (): Tensor | undefined => tensorAt(stop(place));
 
-// The pieces that a step's rows stand for, by axis letter; a decoder beside an encoder begins with a token that is no text.
+const TEXTS = new WeakMap<Run, { given: string[]; made: string[] }>();
+
+// A run's tokens as they are shown, those of the prompt and those that it made.
+function texts(run: Run): { given: string[]; made: string[] } {
+  const shown = (ids: readonly number[], pieces: readonly string[]): string[] => ids.map((id, i) => pieceOf({ id, piece: pieces[i] ?? "" }));
+  const known = TEXTS.get(run) ?? { given: shown(run.ids, run.pieces), made: shown(run.new, run.new_pieces) };
+  TEXTS.set(run, known);
+  return known;
+}
+
+// The pieces that a step's rows stand for, by axis letter, or ids where there is no piece; a decoder beside an encoder begins with a token that is no text.
 export function labels(t: Tensor, letter: string): string[] | undefined {
   const run = now.run, size = t.shape[axes(t).indexOf(letter)] ?? 0;
   if (!run) return undefined;
   const own = run.kind === "encoder-decoder" && !t.path.startsWith("encoder.") && !(letter === "S" && /\.cross\./.test(t.path)) && t.path !== "source";
-  const fed = own ? 0 : run.pieces.length - 1, all = own ? ["▸", ...run.new_pieces] : [...run.pieces, ...run.new_pieces];
+  const { given, made } = texts(run);
+  const fed = own ? 0 : given.length - 1, all = own ? ["▸", ...made] : [...given, ...made];
   if (letter === "S") return size <= all.length ? all.slice(0, size) : undefined;
   if (letter !== "T") return undefined;
   if (t.step === 0) return size === fed + 1 ? all.slice(0, size) : undefined;

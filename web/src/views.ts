@@ -8,7 +8,7 @@ import { recorded } from "./run/recorded";
 import { embedded, served } from "./live/present";
 import { routers } from "./run/routing";
 import type { Run, Tensor } from "./run/types";
-import { now } from "./state.svelte";
+import { now, repeats } from "./state.svelte";
 import Attention from "./views/Attention.svelte";
 import Budget from "./views/Budget.svelte";
 import Cache from "./views/Cache.svelte";
@@ -36,7 +36,7 @@ export const VIEWS: readonly [View, ...View[]] = [
   { name: "chat", title: () => "page.view.chat", there: (run) => served && run.values && now.models.some((m) => m.name === run.model && m.chat !== null), component: Chat },
   { name: "cache", title: () => "page.view.cache", there: (run, tensors) => run.values && !encoder(run) && run.steps.length > 0 && kept(tensors).length > 0, component: Cache },
   { name: "budget", title: () => "page.view.budget", there: () => served || "catalog" in (recorded ?? embedded ?? { answers: {} }).answers, component: Budget },
-  { name: "change", title: () => "page.view.change", there: (run) => recorded === null && run.values && run.prompt !== null && run.steps.length > 0, component: Change },
+  { name: "change", title: () => "page.view.change", there: (run) => recorded === null && run.values && repeats(run) && run.steps.length > 0, component: Change },
   { name: "learning", title: () => "page.view.learning", there: () => (recorded ? "training" in recorded.answers : now.training), component: Learning },
   { name: "tokens", title: () => "page.view.tokens", there: () => served && (now.tokenizer !== null || now.models.some((m) => m.prompt !== null)), component: Tokenize },
   { name: "exhibits", title: () => "page.view.exhibits", there: () => (recorded ? "exhibits" in recorded.answers : served), component: Exhibits },
