@@ -219,6 +219,8 @@ def test_a_saved_page_has_the_map(browser: Browser, address: str, tmp_path: Path
         opened.go(view="map", prompt=PROMPT, steps=2, step=1)
         open_file(tab, file, "svg[data-step='1']")
         opened.page.wait_for_selector("svg[data-step='1']")
+        for one in (tab, opened):
+            expect(one.page.locator("[data-waits]")).to_have_count(0)
         for selector in ("[data-cell]", "[data-edge]", "[data-feed]", "[data-word]"):
             assert marks(tab, selector) == marks(opened, selector) != []
 
