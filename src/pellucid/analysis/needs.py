@@ -111,6 +111,8 @@ REACHING = (
 )
 """Of a decoder whose first block has attention without latents and sees all rows before."""
 PRODUCTS = ("rope", "qk_norm", "qk_rms", "temper", "cap", "buckets", "alibi", "distances")  # what changes scores beside two projections
+PAIRED = (*PAST, Need("alone", f"{FIRST}.second", absent))
+"""Of a causal decoder whose first block attends, and mixes tokens by nothing else."""
 BILINEAR = (
     *FIRST_CAUSAL,
     NO_PREFIX,

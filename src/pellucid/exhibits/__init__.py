@@ -11,8 +11,21 @@ if TYPE_CHECKING:
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "words": ("pieces", "places", "turns", "analogy", "context"),
-    "attention": ("order", "sights", "mask", "ragged", "scale", "additive", "heads", "equation", "distance", "translation"),
-    "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "recurrent", "library"),
+    "attention": (
+        "order",
+        "sights",
+        "mask",
+        "ragged",
+        "scale",
+        "additive",
+        "heads",
+        "equation",
+        "distance",
+        "translation",
+        "reasons",
+        "layouts",
+    ),
+    "blocks": ("norms", "residual", "rows", "activations", "facts", "rank", "architectures", "recurrent", "library", "rewrites"),
     "cache": ("reuse", "kinds", "latent", "conversation"),
     "experts": ("routing", "balance"),
     "output": ("softmax", "steps", "acting", "formats", "forcing", "second"),

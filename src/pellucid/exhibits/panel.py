@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pellucid.analysis.equal_pairs import EqualPair, Reason
+from pellucid.messages import say
 from pellucid.runs.answers import Candidate
+from pellucid.tracing import Trace
 
 Value = str | float | None  # of a table
 
@@ -174,3 +177,18 @@ class TextPanel:
 
 
 Panel = AnswerPanel | TablePanel | BarPanel | LinePanel | MatrixPanel | CubePanel | PlanePanel | DiagramPanel | NetworkPanel | TextPanel
+
+
+PAIR = "exhibit.pair_choice", "exhibit.pair_gap", "exhibit.pair_apart", "exhibit.pair_ways", "exhibit.pair_case"
+SIDES = "exhibit.pair_one", "exhibit.pair_other", "exhibit.pair_one_there", "exhibit.pair_other_there"
+NUMBERS = 4  # that are written of a pair
+
+
+def pair_panels(made: Sequence[tuple[Reason, Trace, EqualPair]], cases: Mapping[str, str], chosen: str) -> list[TablePanel]:
+    """Return the table of pairs of equal ways, and numbers of the chosen one, where the case shows most. cases: {pair: its case}."""
+    rows = [(reason.name, pair.gap, pair.apart, reason.ways, cases[reason.name]) for reason, _, pair in made]
+    at = next(n for n, (reason, _, _) in enumerate(made) if reason.name == chosen)
+    reason, run, pair = made[at]
+    title = say("exhibit.pair_numbers", ways=reason.ways, case=cases[reason.name], model=run.model)
+    table = TablePanel(say("exhibit.pairs"), list(map(say, PAIR)), rows, at)
+    return [table, TablePanel(title, list(map(say, SIDES)), pair.side_by_side(NUMBERS))]
