@@ -13,9 +13,11 @@ from torch import Tensor
 
 from pellucid.analysis.rows import largest_gap
 from pellucid.api.model import Model
+from pellucid.runs.answers import visible
 from pellucid.tracing import watch
 from pellucid.watching.records import Records
 
+PAD = "·"
 ROWS = "layers.0.ffn"  # any tensor with a row for each computed one
 
 Prompts = Sequence[Sequence[int]]
@@ -52,6 +54,12 @@ def padded(model: Model, prompts: Prompts, masked: bool = True) -> BatchRun:
     with watch(model, only=ROWS) as seen:
         logits = model(ids, padding=real if masked else None, rows=-1)[:, 0]
     return BatchRun(computed(seen), logits)
+
+
+def padded_pieces(model: Model, prompts: Prompts) -> list[list[str]]:
+    """Return each prompt's line of the padded batch: its pieces, after a "·" for each place of padding."""
+    longest = max(map(len, prompts))
+    return [[PAD] * (longest - len(own)) + [visible(p) for p in model.tokenizer.pieces(own)] for own in prompts]
 
 
 def computed(seen: Records) -> int:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,11 @@ from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
 from pellucid.messages import say
 
+if TYPE_CHECKING:
+    from pellucid.api.model import Model
+
 SPECIMEN = "pellucid/capitals"
+OF_A_BATCH = "--top", "--ids", "--dtype", "--device", "--quant", "--ignore-field", "--adapter", "--check-finite"
 
 
 def add(app: typer.Typer) -> None:
@@ -38,10 +42,19 @@ def add(app: typer.Typer) -> None:
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
         adapter: Annotated[str | None, options.adapter()] = None,
         finite: Annotated[bool, options.check_finite()] = False,
+        more: Annotated[list[str] | None, options.more_prompts()] = None,
+        file: Annotated[str | None, options.prompts_file()] = None,
     ) -> None:
         screen: Screen = ctx.obj
         if weight is not None or step is not None:
             return of_weight(screen, first, second, weight, step)
+        how: dict[str, Any] = {"dtype": dtype, "device": device, "quant": quant, "ignore_fields": ignore_field or (), "adapter": adapter}
+        if more or file is not None:
+            if idle := sorted(options.typed(ctx) - {"--prompt", "--prompts", *OF_A_BATCH}):
+                raise UseError("explain.batch", found=idle[0], allowed=", ".join(OF_A_BATCH))
+            options.numbers(device)
+            prompts = options.prompts_of(second, more or (), file, ids)
+            return of_batch(screen, options.loaded(screen, first, finite, **how), prompts, best)
         if second is None and (first.startswith("pellucid/") or os.path.isfile(os.path.join(first, "config.json"))):
             raise UseError("explain.prompt", model=first, specimen=SPECIMEN)
         name, text = (SPECIMEN, first) if second is None else (first, second)
@@ -50,7 +63,6 @@ def add(app: typer.Typer) -> None:
             raise UseError("explain.numbers")
         if parts and cell is None:
             raise UseError("explain.parts")
-        how: dict[str, Any] = {"dtype": dtype, "device": device, "quant": quant, "ignore_fields": ignore_field or (), "adapter": adapter}
         model = options.loaded(screen, name, finite, **how)
 
         from pellucid.documents.cell import cell as cell_of
@@ -77,6 +89,22 @@ def add(app: typer.Typer) -> None:
             screen.document(data)
         else:
             screen.lines(lines)
+
+
+def of_batch(screen: Screen, model: "Model", prompts: list[str | list[int]], best: int) -> None:
+    """Print several prompts in one batch: their rows, the padded table that holds them, and each answer."""
+    if best < 1:
+        raise UseError("explain.top", found=best)
+
+    from pellucid.analysis.prompt_batch import batched
+    from pellucid.documents.prompt_batch import prompt_batch_document
+    from pellucid.terminal.prompt_batch_lines import prompt_batch_lines
+
+    document = prompt_batch_document(batched(model, prompts), model, best)
+    if screen.json:
+        screen.document(document)
+    else:
+        screen.lines(prompt_batch_lines(document, screen.width))
 
 
 def of_weight(screen: Screen, folder: str, prompt: str | None, weight: tuple[str, str] | None, step: int | None) -> None:

@@ -1,6 +1,9 @@
 """Options that several commands share, and their effect: which model, its dtype, the prompt."""
 
 import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,6 +15,8 @@ from pellucid.messages import say
 
 if TYPE_CHECKING:
     from pellucid.api.model import Model
+
+LARGEST = 1_000_000_000  # bytes of a text
 
 
 def integer(name: str, help: str, metavar: str = "N") -> Any:
@@ -194,3 +199,37 @@ def prompt_of(text: str, is_ids: bool) -> str | list[int]:
     if not re.fullmatch(r"\s*\d+(\s*[,\s]\s*\d+)*\s*", text):
         raise UseError("command.ids", found=text)
     return [int(i) for i in re.findall(r"\d+", text)]
+
+
+def more_prompts() -> Any:
+    return typer.Option("--prompt", metavar="TEXT", help=say("option.prompt"))
+
+
+def prompts_file() -> Any:
+    return typer.Option("--prompts", metavar="FILE", help=say("option.prompts"))
+
+
+def prompts_of(first: str | None, more: Sequence[str], file: str | None, is_ids: bool) -> list[str | list[int]]:
+    """Return the prompts of a command: the first, those of --prompt, and the lines of a file that are not empty.
+
+    A UseError if a file has none.
+    """
+    lines = [] if file is None else [line for line in text_of(file).splitlines() if line.strip()]
+    if file is not None and not lines:
+        raise UseError("option.prompts.none", file=file)
+    return [prompt_of(text, is_ids) for text in (*([] if first is None else [first]), *more, *lines)]
+
+
+def text_of(file: str) -> str:
+    """Return the text of a file, or of stdin for "-"; UTF-8 only."""
+    try:
+        if file != "-" and not Path(file).is_file():
+            raise UseError("score.file", file=file)
+        raw = sys.stdin.buffer.read(LARGEST + 1) if file == "-" else Path(file).read_bytes()
+        if len(raw) > LARGEST:
+            raise UseError("score.size", file=file, most=LARGEST)
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as broken:
+        raise UseError("score.encoding", file=file, offset=broken.start) from None
+    except OSError as broken:
+        raise UseError("score.unread", file=file, reason=broken.strerror) from None

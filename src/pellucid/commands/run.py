@@ -61,12 +61,19 @@ def add(app: typer.Typer) -> None:
         speculate: Annotated[str | None, options.speculate()] = None,
         draft: Annotated[str | None, options.draft()] = None,
         verbose: Annotated[bool, typer.Option("-v", "--verbose", help=say("run.help.verbose"))] = False,
+        more: Annotated[list[str] | None, options.more_prompts()] = None,
+        file: Annotated[str | None, options.prompts_file()] = None,
     ) -> None:
         if chat and ids:
             raise UseError("run.chat_ids")
-        if past_stop and (chat or (prompt is None and sys.stdin.isatty())):
+        several = [] if not more and file is None else options.prompts_of(prompt, more or (), file, ids)
+        if several and chat:
+            raise UseError("run.several")
+        if past_stop and (chat or (prompt is None and not several and sys.stdin.isatty())):
             raise UseError("run.past_stop")
-        options.in_one_process(**{"--chat": chat, "--draft": draft, "--deterministic": deterministic, "PROMPT: -": prompt is None})
+        options.in_one_process(
+            **{"--chat": chat, "--draft": draft, "--deterministic": deterministic, "PROMPT: -": prompt is None and not several}
+        )
         given = {
             "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition": repetition, "presence": presence,
             "frequency": frequency, "seed": seed,
@@ -92,6 +99,9 @@ def add(app: typer.Typer) -> None:
         if speculates:
             options.check_proposals(loaded, other)
         how |= {"deterministic": deterministic, "speculate": speculates, "draft": other, "kv": kv}
+        if several:
+            answer_each(screen, loaded, several, past_stop, **how)
+            return
         if prompt is None and sys.stdin.isatty():
             talk(screen, loaded, how)
             return
@@ -215,6 +225,38 @@ def answer(
         "schema": SCHEMA, "model": model.name, "prompt": text_given, "ids": ids, "new": got, "text": out.shown, "stopped": stopped,
         "stop": out.stop, "interrupted": interrupted, "sampling": settings, "date": None, "template_seed": None,
     }  # fmt: skip
+
+
+def answer_each(
+    screen: Screen,
+    model: "Model",
+    prompts: list[str | list[int]],
+    past_stop: bool,
+    new: int | None,
+    sampling: "Sampling",
+    until: list[str],
+    timed: bool,
+    **how: Any,
+) -> None:
+    """Generate after several prompts in one batch, and write each answer. The settings are those of `answer`."""
+    from pellucid.commands import run_batch
+    from pellucid.engine.text import Text
+
+    longest = max(len(model.prompt_ids(prompt)) for prompt in prompts)
+    rows = model.config.positions
+    most = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - longest))
+    options.warn_beyond(screen, model, longest)
+    texts = [Text(stream(model, until), until) for _ in prompts]
+    began = time.perf_counter()
+    made = run_batch.answers(
+        screen, model, prompts, most if new is None else new, sampling, texts, () if past_stop else tuple(model.stops), how
+    )
+    run_batch.written(screen, made)
+    if timed:
+        count, seconds = sum(len(one["new"]) for one in made), time.perf_counter() - began
+        screen.note(say("run.batch.speed", prompts=len(made), new=count, rate=f"{count / seconds:.3g}"))
+    if made[0]["interrupted"]:
+        raise KeyboardInterrupt
 
 
 def threads_of(model: "Model") -> "list[ThreadChoice]":

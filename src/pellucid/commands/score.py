@@ -1,8 +1,6 @@
 """`pellucid score`: how likely a model finds a text, as log-probability, perplexity, and bits a byte."""
 
 import math
-import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,11 +8,9 @@ import typer
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
-from pellucid.errors import UseError
 from pellucid.messages import say
 
 SCHEMA = 1
-LARGEST = 1_000_000_000  # bytes of a text
 
 
 def add(app: typer.Typer) -> None:
@@ -36,7 +32,7 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         screen: Screen = ctx.obj
         options.in_one_process(**{"FILE: -": "-" in (file, source)})
-        text, source_text = text_of(file), None if source is None else text_of(source)
+        text, source_text = options.text_of(file), None if source is None else options.text_of(source)
         how: dict[str, Any] = {"dtype": dtype, "device": options.numbers(device), "quant": quant, "ignore_fields": ignore_field or ()}
         loaded = options.loaded(screen, model, ranks=ranks, **how)
 
@@ -92,18 +88,3 @@ def kv_error(kv: str, each: list[float], plain: list[float]) -> dict[str, Any]:
 def limited(exponent: float) -> float | None:
     """Return e to the power of this, None if it overflows."""
     return math.exp(exponent) if exponent < 700 else None
-
-
-def text_of(file: str) -> str:
-    """Return the text of a file, or of stdin for "-"; UTF-8 only."""
-    try:
-        if file != "-" and not Path(file).is_file():
-            raise UseError("score.file", file=file)
-        raw = sys.stdin.buffer.read(LARGEST + 1) if file == "-" else Path(file).read_bytes()
-        if len(raw) > LARGEST:
-            raise UseError("score.size", file=file, most=LARGEST)
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as broken:
-        raise UseError("score.encoding", file=file, offset=broken.start) from None
-    except OSError as broken:
-        raise UseError("score.unread", file=file, reason=broken.strerror) from None

@@ -1,7 +1,7 @@
 """`pellucid try`: one prompt run twice, as the model is and changed, side by side."""
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,11 @@ from pellucid.commands.screen import Screen
 from pellucid.errors import UseError
 from pellucid.messages import say
 
+if TYPE_CHECKING:
+    from pellucid.api.model import Model
+
 AXES = "T", "H"  # of rows and heads
+OF_ONE = {"--against", "--all", "--by", "--fresh"}  # options that are for one prompt
 MOST = 64  # seeds of one call
 
 
@@ -33,8 +37,13 @@ def add(app: typer.Typer) -> None:
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
         quant: Annotated[str | None, options.quant()] = None,
+        more: Annotated[list[str] | None, options.more_prompts()] = None,
+        file: Annotated[str | None, options.prompts_file()] = None,
     ) -> None:
         screen: Screen = ctx.obj
+        several = bool(more) or file is not None
+        if several and (idle := sorted(options.typed(ctx) & OF_ONE)):
+            raise UseError("try.several", found=idle[0])
         texts = change or []
         if not texts and not switch and against is None:
             raise UseError("try.nothing")
@@ -50,6 +59,7 @@ def add(app: typer.Typer) -> None:
         if seeds and quant is not None:
             raise UseError("try.fresh")
         prompts = [options.prompt_of(text, ids) for text in (prompt, prompt if against is None else against)]
+        each = options.prompts_of(prompt, more or (), file, ids) if several else []
         model = options.loaded(screen, name, dtype=dtype, device=options.numbers(device), quant=quant)
 
         from pellucid.analysis.compare import compare
@@ -64,6 +74,8 @@ def add(app: typer.Typer) -> None:
         from pellucid.terminal.comparison_lines import Detail, Side, comparison
         from pellucid.terminal.seed_lines import seed_lines
 
+        if several:
+            return of_each(screen, model, varied(model, switch or ()), each, texts, steps, best)
         measures = list[SeedRun]()
         for own in (redrawn(model, seed) for seed in reversed(seeds)) if seeds else (model,):  # the first seed's runs are the ones shown
             other = varied(own, switch or ())
@@ -82,6 +94,33 @@ def add(app: typer.Typer) -> None:
             screen.lines(comparison(compared, both, Detail(best, screen.width, everything, by), depth))
             if spread is not None:
                 screen.lines(seed_lines(seeds, *spread, screen.width))
+
+
+def of_each(
+    screen: Screen, own: "Model", other: "Model", prompts: "list[str | list[int]]", texts: list[str], steps: int, best: int
+) -> None:
+    """Run each of several prompts twice; print a line of both answers for each, or with --json a document a line."""
+    from rich.text import Text
+
+    from pellucid.analysis.compare import compare
+    from pellucid.analysis.depth import by_depth
+    from pellucid.api.change_values import changes
+    from pellucid.api.trace import trace
+    from pellucid.documents.comparison import comparison_document
+    from pellucid.terminal.comparison_lines import each_answer
+
+    if not all(prompts):
+        raise UseError("generate.empty", name="prompt")
+    edits, compared = changes(other, texts, steps), []
+    for prompt in prompts:
+        runs = trace(own, prompt, steps), trace(other, prompt, steps, edit=edits)
+        compared.append(compare(*runs))
+        if screen.json:
+            depth = by_depth(*runs, ([], edits))
+            screen.document(comparison_document(compared[-1], (own, other), ([], texts), best, depth, None))
+    options.tell_held(screen, own)
+    if not screen.json:
+        screen.lines([*each_answer(compared, (own, other), screen.width), Text()])
 
 
 def seeds_of(text: str) -> list[int]:

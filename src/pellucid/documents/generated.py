@@ -15,6 +15,7 @@ from pellucid.documents.definition import definitions, interfaces
 from pellucid.documents.exhibit import ExhibitDocument, ExhibitListDocument
 from pellucid.documents.lens import AttributionDocument, LensDocument, ReadDocument
 from pellucid.documents.prefix_reuse import ReuseDocument
+from pellucid.documents.prompt_batch import PromptBatchDocument
 from pellucid.documents.rotary import TurnsDocument
 from pellucid.documents.run import CandidateDocument, RunDocument, StepDocument
 from pellucid.documents.run_difference import DifferencesDocument
@@ -63,7 +64,7 @@ def files(root: Path) -> dict[Path, str]:
     schemas = root / "src" / "pellucid" / "schemas"
     api = schemas / "api.json"
     return {
-        schemas / "explain.json": written(command_schema("explain", RunDocument, WhyDocument)),
+        schemas / "explain.json": written(command_schema("explain", RunDocument, WhyDocument, PromptBatchDocument)),
         schemas / "exhibit.json": written(command_schema("exhibit", ExhibitDocument)),
         schemas / "heads.json": written(command_schema("heads", HeadsDocument)),
         schemas / "lens.json": written(command_schema("lens", ReadDocument)),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.needs import UNPADDED
-from pellucid.analysis.ragged_batch import alone, apart, in_engine, padded, present, window_rows
+from pellucid.analysis.ragged_batch import alone, apart, in_engine, padded, padded_pieces, present, window_rows
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import BarPanel, Panel, TablePanel
 from pellucid.messages import say
@@ -28,6 +28,9 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     }
     lengths = {text: len(ids) for text, ids in zip(texts, prompts, strict=True)}
     yield BarPanel(say("exhibit.ragged.lengths", window=window), lengths)
+    grid = padded_pieces(e.model, prompts)
+    places = [str(n) for n in range(len(grid[0]))]
+    yield TablePanel(say("exhibit.ragged.grid", rows=masked.rows), ["", *places], [(str(n), *own) for n, own in enumerate(grid, 1)])
     yield TablePanel(
         say("exhibit.ragged.table"), list(map(say, COLUMNS)), [(way, own.rows, apart(own, single)) for way, own in ways.items()]
     )

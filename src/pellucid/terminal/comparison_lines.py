@@ -66,6 +66,22 @@ def comparison(c: Comparison, sides: Sequence[Side], detail: Detail, depth: Sequ
     return clipped(out, width)
 
 
+def each_answer(compared: Sequence[Comparison], models: Sequence[Model], width: int) -> list[Text]:
+    """Write a line for each of several prompts and steps: the likeliest token of both runs, with its share, and KL(A‖B)."""
+    titles: list[Cell] = [Text(t, DIM) for t in (say("batch.prompt"), "A", "", "B", "", "KL(A‖B)")]
+    cells: list[list[Cell]] = []
+    for c in compared:
+        prompt = c.a.prompt if c.a.prompt is not None else " ".join(map(str, c.a.ids))
+        for n, one in enumerate(c.answers):
+            sides: list[Cell] = []
+            for model, logits in zip(models, one.logits, strict=True):
+                best = [] if has_nan(logits) else best_candidates(tokenizer_of(model), logits, 1)
+                sides += [visible(best[0].piece) or str(best[0].id), f"{number(100 * best[0].probability)}%"] if best else ["", ""]
+            cells.append([prompt if n == 0 else "", *sides, number(one.divergence)])
+    columns = [Column(most=width // 2), *[Column(style=NAME), Column(">")] * 2, Column(">")]
+    return clipped(table([titles, *cells], columns), width)
+
+
 def compared_rows(c: Comparison) -> str:
     """Say which rows of both prompts were compared, and how many have no partner."""
     runs: list[list[tuple[int, int]]] = []
