@@ -72,7 +72,9 @@ def files(page: str) -> dict[str, list[Block]]:
 
 
 def apply(page: str, root: Path, without: str = "") -> None:
-    """Write the page's files, except one."""
+    """Write the page's files, except one, which is removed where the page has it complete and the project has it already."""
+    if without in files(page) and not any(block.language == "diff" for block in files(page)[without]):
+        (root / without).unlink(missing_ok=True)
     for name, parts in files(page).items():
         for block in parts if name != without else ():
             path = root / name

@@ -1,4 +1,4 @@
-"""A family in one file outside the package gets explain, trace, count and parity."""
+"""A family in one file outside the package gets explain, trace, count and parity: Persimmon, as its page adds it."""
 
 import json
 import sys
@@ -23,10 +23,11 @@ PERSIMMON = next(block.text for block in blocks(PAGE) if block.title.startswith(
 
 @pytest.fixture
 def persimmon(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder of transformers' own, with the family's file in a folder that is searched for families."""
+    """Return a folder of transformers' own, with the page's file in a folder that is searched before the package's."""
     (tmp_path / "families").mkdir()
     (tmp_path / "families" / "persimmon.py").write_text(PERSIMMON, encoding="utf-8")
-    families.__path__.append(str(tmp_path / "families"))
+    families.__path__.insert(0, str(tmp_path / "families"))
+    own = sys.modules.pop("pellucid.families.persimmon", None)
     torch.manual_seed(0)
     cfg = transformers.PersimmonConfig(
         vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, bos_token_id=1, eos_token_id=2,
@@ -37,14 +38,16 @@ def persimmon(tmp_path: Path) -> Iterator[Path]:
             p += 0.3 * torch.randn_like(p)
     model.save_pretrained(tmp_path / "model")
     yield tmp_path / "model"
-    families.__path__.pop()
+    families.__path__.pop(0)
     sys.modules.pop("pellucid.families.persimmon", None)
+    sys.modules.update({} if own is None else {"pellucid.families.persimmon": own})
 
 
 def test_one_file_brings_everything(persimmon: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(PERSIMMON.splitlines()) < 100
     report = verify(persimmon)
     assert report.agrees and report.logits < 1e-12
+    assert sys.modules["pellucid.families.persimmon"].__file__ == str(tmp_path / "families" / "persimmon.py")
     assert main(["explain", str(persimmon), "5 6 7", "--ids", "--all", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     model = pellucid.load(persimmon)
@@ -64,6 +67,8 @@ def greedy(folder: Path, ids: list[int], new: int) -> torch.Tensor:
     return out[0, len(ids) :]
 
 
-def test_the_guide_shows_a_real_file() -> None:
+def test_the_guides_show_real_files() -> None:
     guide = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
     assert (ROOT / "src" / "pellucid" / "families" / "qwen3.py").read_text(encoding="utf-8") in guide
+    shown = {block.title: block.text for block in blocks(PAGE) if block.title}
+    assert shown == {name: (ROOT / name).read_text(encoding="utf-8") for name in shown} and len(shown) == 2
