@@ -52,6 +52,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("falcon_h1", "plain", {}), ("falcon_h1", "without multipliers, tied, normed", {"mamba_norm_before_gate": False}),
     ("falcon_h1", "short, shared keys", {"hidden_act": "silu"}), ("qwen3_next", "plain", SHARED["one width"]),
     ("qwen3_next", "by an interval", {**SHARED["one width"], "norm_topk_prob": True, "linear_num_key_heads": 4}),
+    ("mamba", "plain", {}), ("mamba", "short, rank of itself", {}), ("falcon_mamba", "plain", {}), ("falcon_mamba", "as the 7B", {}),
+    ("jamba", "plain", {}), ("jamba", "experts everywhere, attention last", {}), ("jamba", "short, gelu", {"hidden_act": "silu"}),
+    ("jamba", "no experts, biases, tied", {"mamba_proj_bias": False}),
 ]  # fmt: skip
 
 
@@ -322,6 +325,11 @@ def test_bert_and_its_kin_are_refused_by_name(tmp_path: Path) -> None:
         ("nemotron_h", {"feed_forward_length": [0, 48, 0, 48]}, "== block_count"),
         ("nemotron_h", {"feed_forward_length": [0, 0, 0, 0, 0]}, r"== \{0, n\}"),
         ("nemotron_h", {"rope.scaling.finetuned": True}, "rope.scaling.finetuned"),
+        ("mamba", {"attention.head_count": 4}, "attention.head_count"),
+        ("jamba", {"attention.head_count_kv": [0, 2]}, "== block_count"),
+        ("jamba", {"attention.head_count_kv": [2, 2, 0, 0]}, "i % period == offset"),
+        ("jamba", {"attention.head_count_kv": [2, 1, 0, 0]}, r"== \{0, n\}"),
+        ("jamba", {"ssm.inner_size": 40}, "ssm.inner_size"),
     ],
 )
 def test_lists_by_layer_that_do_not_fit(family: str, change: dict[str, Any], word: str) -> None:
@@ -338,6 +346,11 @@ def test_hybrids_that_the_format_cannot_hold() -> None:
         ("granitemoehybrid", "rope, limits, short"),
         ("granitemoehybrid", "states alone, biases"),
         ("nemotron_h", "experts"),
+        ("mamba", "biases, an own head"),
+        ("mamba", "gelu, another width"),
+        ("falcon_mamba", "biases, tied"),
+        ("jamba", "states alone"),
+        ("jamba", "no experts, biases, tied"),
     ):
         made = judge.make(family, quirk)
         with pytest.raises(PellucidError, match=OF_FAMILY[family]):

@@ -18,6 +18,7 @@ KINDS = {"Attention", "CrossAttention", "Latent", "Mlp", "GatedMlp", "Moe", "Inp
 ALLOWED = {
     "analysis/catalogue.py": "counts what latent attention would store without its latent",
     "checkpoint/gguf/hybrid_keys.py": "GGUF's keys of hybrids say which layers attend",
+    "checkpoint/gguf/selective_keys.py": "GGUF's keys of Jamba say which layers attend",
     "checkpoint/gguf/tensor_names.py": "GGUF's tables of hybrids differ by what mixes the rows of a layer",
     "checkpoint/gguf/written_model.py": "GGUF's keys of a layer differ by its kind",
     "counting/gguf_mixes.py": "llama.cpp's mixes go by the number of experts, and are known of plain attention",

@@ -75,8 +75,8 @@ class InBlocks:
 
 Method = Fp8 | Mxfp4 | Gptq | Awq | CompressedTensors | BitsAndBytes | InBlocks
 # A choice that rounding would change; small tables of which a row is read; a matrix that attention reads from both of its sides at every
-# step, though it never calls it
-PLAIN = {"router", "positions", "types", "relative", "kv_b"}
+# step, though it never calls it; how fast each number of a state fades, of which the error grows with every token
+PLAIN = {"router", "positions", "types", "relative", "kv_b", "log_rate"}
 
 
 def is_matrix(path: str, shape: tuple[int, ...]) -> bool:

@@ -32,7 +32,7 @@ from kinds import KINDS
 from pellucid.api.convert import convert
 from pellucid.api.model import load
 
-FAMILIES = ("llama", "qwen3", "granite", "qwen3_moe", "starcoder2", "gpt2", "falcon_h1")
+FAMILIES = ("llama", "qwen3", "granite", "qwen3_moe", "starcoder2", "gpt2", "falcon_h1", "mamba", "jamba")
 END = 50256  # GPT-2's <|endoftext|>
 WIDTHS: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": END + 1}
 WIDTHS |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), END)
@@ -41,6 +41,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "falcon_h1": {"head_dim": 16},
     "granite": {"head_dim": 16},  # its converter has no key for another one
     "qwen3_moe": {"norm_topk_prob": True},
+    "mamba": {"vocab_size": 50264, "intermediate_size": 128},  # its converter rounds the vocabulary up to a multiple of 8
 }  # what a family has otherwise
 TIE = 0.02  # of the spread of logits
 NEW, PROMPTS = 12, ("The capital of France is", "def add(a, b):\n    return", " naïve 東京 1234567")

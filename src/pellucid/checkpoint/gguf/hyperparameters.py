@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pellucid.checkpoint.gguf.gguf_source import GgufSource
 from pellucid.checkpoint.gguf.hybrid_keys import granitehybrid, nemotron_h
+from pellucid.checkpoint.gguf.selective_keys import jamba, mamba
 from pellucid.config import Llama3
 from pellucid.errors import ConfigError
 from pellucid.families.rope import mscale
@@ -349,7 +350,8 @@ ARCHITECTURES: dict[str, Callable[[GgufSource], dict[str, Any]]] = {
     "llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3moe": qwen3moe, "gemma": gemma, "gemma2": gemma2, "gemma3": gemma3,
     "phi3": phi3, "gpt2": gpt2, "glm4": glm4, "gpt-oss": gpt_oss, "granite": granite, "granitemoe": granite, "smollm3": smollm3,
     "arcee": arcee, "seed_oss": seed_oss, "olmo2": olmo2, "hunyuan-dense": hunyuan, "starcoder2": starcoder2, "mamba2": mamba2,
-    "granitehybrid": granitehybrid, "nemotron_h": nemotron_h, "falcon-h1": falcon_h1, "qwen3next": qwen3next,
+    "granitehybrid": granitehybrid, "nemotron_h": nemotron_h, "falcon-h1": falcon_h1, "qwen3next": qwen3next, "mamba": mamba,
+    "jamba": jamba,
 }  # fmt: skip
 
 

@@ -42,6 +42,7 @@ COLUMN = Layout(lambda disk, _: [x[:, 0] for x in disk], lambda ours: [x[:, None
 
 ONE_ROW = Layout(lambda disk, _: [x[None] for x in disk], lambda ours: [x[0] for x in ours])  # a matrix of one row, as a vector
 NEGATIVE_RATE = Layout(lambda disk, _: [torch.log(-x.double()) for x in disk], lambda ours: [-torch.exp(x.float()) for x in ours])
+RATES = Layout(lambda disk, _: [torch.log(-x.double()).T for x in disk], lambda ours: [-torch.exp(x.float()).T for x in ours])  # [W K]
 
 
 def multiplied(*factors: float, inner: Layout = PLAIN) -> Layout:
@@ -163,6 +164,31 @@ def scan(cfg: Config) -> tuple[Rule, ...]:
     )
 
 
+def selective(cfg: Config) -> tuple[Rule, ...]:
+    """Return the rules of Mamba-1's part and its norms, of any layer; llama.cpp has no biases of its products."""
+    return (
+        layer("attn_norm", "mamba_norm"),
+        Rule("blk.{i}.ssm_in.weight", tuple(f"layers.{{i}}.mamba.{n}.weight" for n in "xz"), SPLIT),
+        Rule("blk.{i}.ssm_conv1d.weight", ("layers.{i}.mamba.x_kernel",), FLAT_CHANNELS),
+        Rule("blk.{i}.ssm_conv1d.bias", ("layers.{i}.mamba.x_kernel_bias",), CHANNEL_BIASES),
+        layer("ssm_x", tuple(f"mamba.{n}" for n in ("dt_low", "b", "c")), SPLIT),
+        tensor("ssm_dt.weight", "mamba.dt_in.weight"),
+        tensor("ssm_dt.bias", "mamba.rate_bias"),
+        *(layer(f"ssm_{n}_norm", f"mamba.{n}_norm") for n in ("dt", "b", "c")),
+        tensor("ssm_a", "mamba.log_rate", RATES),
+        tensor("ssm_d", "mamba.skip"),
+        tensor("ssm_out.weight", "mamba.o.weight"),
+    )
+
+
+def mamba(cfg: Config) -> tuple[Rule, ...]:
+    return (*ends(), *selective(cfg))
+
+
+def jamba(cfg: Config) -> tuple[Rule, ...]:
+    return (*ends(), *PRE_NORMS, *QKVO, *selective(cfg), *EXPERTS, *GATED)
+
+
 def mamba2(cfg: Config) -> tuple[Rule, ...]:
     return (*ends(), *scan(cfg))
 
@@ -261,5 +287,5 @@ TABLES: dict[str, Callable[[Config], tuple[Rule, ...]]] = {
     "llama": llama, "qwen2": qwen, "qwen3": qwen, "qwen3moe": qwen, "gemma": gemma, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3,
     "gpt2": gpt2, "glm4": glm4, "gpt-oss": gpt_oss, "granite": llama, "granitemoe": llama, "smollm3": llama, "arcee": llama,
     "seed_oss": seed_oss, "olmo2": olmo2, "hunyuan-dense": qwen, "starcoder2": qwen, "mamba2": mamba2, "granitehybrid": granitehybrid,
-    "nemotron_h": nemotron_h, "falcon-h1": falcon_h1, "qwen3next": qwen3next,
+    "nemotron_h": nemotron_h, "falcon-h1": falcon_h1, "qwen3next": qwen3next, "mamba": mamba, "jamba": jamba,
 }  # fmt: skip

@@ -18,8 +18,9 @@ from pellucid.checkpoint.gguf.gguf_writer import WrittenTensor
 from pellucid.checkpoint.gguf.hybrid_keys import KEYS as HYBRIDS
 from pellucid.checkpoint.gguf.hyperparameters import config_fields, llama3_factors
 from pellucid.checkpoint.gguf.packed_tensor import FORMS
+from pellucid.checkpoint.gguf.selective_keys import jamba_keys, mamba_keys
 from pellucid.checkpoint.gguf.tensor_names import TABLES, folded
-from pellucid.config import Attention, Config, GatedDelta, LinearScaling, Llama3, LongRope, Mamba2, Moe, Rope, Yarn
+from pellucid.config import Attention, Config, GatedDelta, LinearScaling, Llama3, LongRope, Mamba1, Mamba2, Moe, Rope, Yarn
 from pellucid.errors import UseError
 from pellucid.families import understand
 from pellucid.families.fields import Fields
@@ -34,8 +35,10 @@ OF_FAMILY = {
     "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma3": "gemma3", "phi3": "phi3", "gpt2": "gpt2", "glm4": "glm4",
     "gpt_oss": "gpt-oss", "granite": "granite", "granitemoe": "granitemoe", "smollm3": "smollm3", "arcee": "arcee",
     "seed_oss": "seed_oss", "olmo2": "olmo2", "hunyuan_v1_dense": "hunyuan-dense", "starcoder2": "starcoder2", "mamba2": "mamba2",
-    "granitemoehybrid": "granitehybrid", "nemotron_h": "nemotron_h", "falcon_h1": "falcon-h1", "qwen3_next": "qwen3next",
+    "granitemoehybrid": "granitehybrid", "nemotron_h": "nemotron_h", "falcon_h1": "falcon-h1", "qwen3_next": "qwen3next", "mamba": "mamba",
+    "falcon_mamba": "mamba", "jamba": "jamba",
 }  # fmt: skip
+SELECTIVE = {"mamba": mamba_keys, "jamba": jamba_keys}
 WINDOWED = {"gemma2", "gemma3", "phi3", "gpt-oss"}
 KINDS = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0"}
 FILE_TYPE = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7, "q4_0": 2}  # llama.cpp's numbers for what most tensors are
@@ -53,6 +56,8 @@ def model_keys(name: str, cfg: Config) -> Keys:
     """Return the keys of an architecture for a config."""
     attn, ffn = cfg.layers[0].attn, cfg.layers[0].ffn
     keys: Keys
+    if name in SELECTIVE:
+        return {f"{name}.{key}": value for key, value in SELECTIVE[name](cfg).items() if value is not None}
     if name in HYBRIDS:
         scan = next((mixer for one in cfg.layers for mixer in one.mixers if isinstance(mixer, Mamba2)), None)
         keys = ({} if scan is None else state_keys(cfg, scan)) | HYBRIDS[name](cfg)
@@ -126,7 +131,7 @@ def factor_tensors(cfg: Config) -> dict[str, Tensor]:
 def written_model(module: nn.Module, family: str, cfg: Config, quant: str) -> tuple[Keys, list[WrittenTensor]]:
     """Return the keys and the tensors of a model. quant: the type of its matrices; "" leaves each dtype as it is."""
     name = architecture(family)
-    if not isinstance(cfg.layers[0].attn, Attention | Mamba2 | GatedDelta):
+    if not isinstance(cfg.layers[0].attn, Attention | Mamba1 | Mamba2 | GatedDelta):
         raise UseError("convert.family", found=family, allowed=All(OF_FAMILY))
     keys = model_keys(name, cfg)
     factors = factor_tensors(cfg)
