@@ -91,6 +91,11 @@ def test_help_is_quick_to_import() -> None:
     assert imported("--help", "explain --help", "nix", of=("torch", "rich", "numpy")) == []
 
 
+def test_a_recorded_run_is_no_prompt(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["trace", "pellucid/capitals", "The", "--save", str(tmp_path / "t"), "-q"]) == 0
+    assert "pellucid open" in wrong(capsys, "explain", tmp_path / "t")
+
+
 def test_nothing_is_compiled() -> None:
     """Counting, explaining and running do not import torch's compiler, which takes a second; on meta torch itself would."""
     compiler = ("torch", "torch._dynamo", "triton")

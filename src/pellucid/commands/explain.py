@@ -57,6 +57,8 @@ def add(app: typer.Typer) -> None:
             return of_batch(screen, options.loaded(screen, first, finite, **how), prompts, best)
         if second is None and (first.startswith("pellucid/") or os.path.isfile(os.path.join(first, "config.json"))):
             raise UseError("explain.prompt", model=first, specimen=SPECIMEN)
+        if os.path.isdir(first):
+            refuse_trace(first)
         name, text = (SPECIMEN, first) if second is None else (first, second)
         prompt = options.prompt_of(text, ids)
         if device == "meta" and (cell is not None or head is not None or finite or adapter is not None):
@@ -89,6 +91,14 @@ def add(app: typer.Typer) -> None:
             screen.document(data)
         else:
             screen.lines(lines)
+
+
+def refuse_trace(folder: str) -> None:
+    """Raise a UseError if `folder` is one that `trace --save` wrote, whose name would be read as a prompt."""
+    from pellucid.tracing import INDEX
+
+    if os.path.isfile(os.path.join(folder, INDEX)):
+        raise UseError("explain.trace", path=folder)
 
 
 def of_batch(screen: Screen, model: "Model", prompts: list[str | list[int]], best: int) -> None:
