@@ -99,7 +99,7 @@ def run_of(model: Model, prompt: str, new: int, **how: Any) -> Run:
     return run_prompt(LoadedModel.of(model), RunRequest(model.name, prompt, new=new, switches=switches(model), **how), Stop(), LIMITS)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 def test_prompts_give_the_same_ids_and_tensors(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """Float64 is the judge of the numbers: T5's scores are large, and float32's own rounding in Python comes near the bound."""
     model, path = page_file

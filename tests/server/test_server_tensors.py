@@ -238,7 +238,7 @@ def test_shapes_without_weights() -> None:
 def test_whether_terms_are_served(tmp_path: Path, models: dict[str, pellucid.Model]) -> None:
     """A tensor says that it has terms exactly if they are served: kept, dropped, deferred or edited, of a file, or of shapes.
 
-    Each model has one of three limits, with PELLUCID_FULL=1 each of them.
+    Each second model has one of three limits, with PELLUCID_FULL=1 each model each of them.
     """
 
     def judged(api: Served, run: dict[str, Any]) -> dict[bool, set[str]]:
@@ -252,7 +252,7 @@ def test_whether_terms_are_served(tmp_path: Path, models: dict[str, pellucid.Mod
 
     changes = ["layers.2.ffn *= 2"]
     every = (LIMITS, Limits(value=400, kept=4_000), Limits(tables=0))
-    for name, limits in itertools.product(models, every) if FULL else zip(models, itertools.cycle(every), strict=False):
+    for name, limits in itertools.product(models, every) if FULL else zip([*models][::2], itertools.cycle(every), strict=False):
         with served(name, limits) as api:
             run = api.run(name, CAPITAL if name != "pellucid/capitals-bert" else f"{CAPITAL} ___.")
             assert judged(api, run)[False] == set()

@@ -354,4 +354,5 @@ def test_the_recipes_of_continents(name: str, tmp_path: Path, monkeypatch: pytes
     held_out = {run.objective.tokenizer.decode(prompt_and_answer(d)[0]).strip() for d in run.objective.rows_of(1)[1]}
     asked_for = [e for e in map(json.loads, entries) if e["prompt"] in held_out]
     assert len(asked_for) == 216 == round(0.3 * len(entries))
+    asked_for = asked_for[:: 1 if FULL else 3]
     assert accuracy(after, asked_for) > accuracy(before, asked_for) + (0.05 if FULL else 0.0)
