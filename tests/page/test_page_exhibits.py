@@ -249,7 +249,20 @@ def test_panels_of_every_kind(tab: Tab, lang: str) -> None:
     assert widths == [pytest.approx([100 / 9, 800 / 9]), pytest.approx([0, 100 / 9])]
 
 
-MOST_SCREENS = {"heads": 2, "learning": 2, "latent": 2, "routing": 2, "timeline": 2, "equation": 1, "ladder": 1, "reuse": 1}
+MOST_SCREENS = {
+    "heads": 2,
+    "learning": 2,
+    "latent": 2,
+    "routing": 2,
+    "timeline": 2,
+    "equation": 1,
+    "ladder": 1,
+    "reuse": 1,
+    "reasons": 1,
+    "layouts": 1,
+    "rewrites": 1,
+    "ragged": 1,
+}
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

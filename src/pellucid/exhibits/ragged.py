@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pellucid.analysis.needs import UNPADDED
 from pellucid.analysis.ragged_batch import alone, apart, in_engine, padded, padded_pieces, present, window_rows
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
-from pellucid.exhibits.panel import BarPanel, Panel, TablePanel
+from pellucid.exhibits.panel import Panel, TablePanel
 from pellucid.messages import say
 
 BETWEEN = " / "
@@ -26,8 +26,6 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         say("exhibit.ragged.masked"): masked,
         say("exhibit.ragged.bare"): bare,
     }
-    lengths = {text: len(ids) for text, ids in zip(texts, prompts, strict=True)}
-    yield BarPanel(say("exhibit.ragged.lengths", window=window), lengths)
     grid = padded_pieces(e.model, prompts)
     places = [str(n) for n in range(len(grid[0]))]
     yield TablePanel(say("exhibit.ragged.grid", rows=masked.rows), ["", *places], [(str(n), *own) for n, own in enumerate(grid, 1)])
