@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from browser import Tab, address_of, download_page, open_file, open_offline_tab,
 from pellucid.analysis.lens import lens
 from pellucid.api.model import Model
 from pellucid.documents.run_map import FAINT
+from pellucid.messages import phrases
 from pellucid.runs.examples import example
 from pellucid.tracing import Trace
 
@@ -277,6 +279,21 @@ def test_the_parts_are_named_above_the_picture(still: Tab, lang: str, name: str,
     boxes = [one.bounding_box() for one in still.page.query_selector_all("[data-map] [data-headings]")]
     edges = [(box["x"], box["x"] + box["width"]) for box in boxes if box]
     assert all(end < start for (_, end), (start, _) in pairwise(edges))  # none stands on another
+
+
+def test_several_examples_run_as_one_batch(still: Tab) -> None:
+    """The prompts of the model, in one run of an exhibit whose padded table has a line for each. An encoder does not offer it."""
+    still.go(view="map")
+    examples = still.page.locator("[data-examples] button").all_inner_texts()[:3]
+    still.page.click("[data-examples] a")
+    still.page.wait_for_selector('article[aria-busy="false"][data-shown="en ragged"]')
+    assert still.page.input_value("[data-control=prompts]") == " / ".join(examples)
+    title = re.compile(phrases("en")["exhibit.ragged.grid"].partition("{")[0])
+    grid = still.page.locator("[data-panel=table]").filter(has_text=title)
+    expect(grid.locator("tbody tr")).to_have_count(3)
+    expect(still.page.locator("[data-claim=same] .mark")).to_have_text("✓")
+    still.go(view="map", model="pellucid/capitals-bert")
+    expect(still.page.locator("[data-examples] a")).to_have_count(0)
 
 
 def test_an_example_is_run(still: Tab) -> None:
