@@ -323,6 +323,8 @@ class Reader:
         if len(given) == 2:
             rows, heads = given
             return Named(x.x[rows.over(("T", "S")).long()][..., heads.x], ("T", "S", "H"))
+        if x.axes == ("E",):  # a number of each expert
+            return Named(x.x[given[0].x.long()], given[0].axes)
         if x.axes[-1] == "E":  # affinities of the chosen
             return Named(x.x.gather(-1, given[0].x), (*x.axes[:-1], "A"))
         return Named(x.x[given[0].x.long()], (*given[0].axes, *x.axes[1:]))
