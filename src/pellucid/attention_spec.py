@@ -44,6 +44,7 @@ class AttentionSpec:
 
     stored: ClassVar[tuple[str, ...]]  # the letters of what it stores of a token, one text for each tensor
     part: ClassVar[str] = "attn"  # its name in a block
+    keys: str = "own"  # whose keys and values it reads: see Attention.keys
     causal: bool = True
     window: int | None = None
     chunk: int | None = None

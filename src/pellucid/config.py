@@ -67,6 +67,8 @@ class Attention(AttentionSpec):
     v_from_k: bool = False  # values are the keys before norm and rope, and have no product of their own (Gemma 4)
     clip: float | None = None  # the most that a number of a query, key or value may be, either way (OLMo, MPT)
     key_factor: float = 1.0  # of every key (Falcon-H1)
+    keys: str = "own"  # "kept": its keys and values are read by later layers too;  "shared": it has none, and reads those of the last layer
+    # of its window that kept its own (Gemma 4 E2B)
 
     stored: ClassVar[tuple[str, ...]] = "G·K", "G·W"
 
@@ -246,6 +248,18 @@ AnyFfn = Mlp | Moe | Without
 
 
 @dataclass(frozen=True)
+class LayerInput:
+    """What a block reads of a token beside its rows: a row of its own table, and a product of what enters the first block (Gemma 4 E2B).
+
+    It is multiplied with an activated product of the rows, and a product of that joins them, behind a norm.
+    """
+
+    rows: int  # of the table
+    width: int
+    act: str = "gelu_tanh"
+
+
+@dataclass(frozen=True)
 class Layer:
     """One block: attention, feed-forward, and in a decoder that reads an encoder, cross attention.
 
@@ -257,7 +271,7 @@ class Layer:
     gain: of what each part made, before it is added (Granite), and behind the norm of a sandwich.
     ranks: matrices that are products of two thin ones, and how thin: ("ffn.up", 32).
     second: what mixes the same normed rows beside attention, so that both are added (Falcon-H1).  factors: of what a part makes,
-    ("mamba", 0.5), or reads, ("mamba.in", 2.0).
+    ("mamba", 0.5), or reads, ("mamba.in", 2.0).  input: what it reads beside its rows; of a "sandwich, scaled" alone.
     """
 
     attn: AnyAttention
@@ -268,6 +282,7 @@ class Layer:
     ranks: tuple[tuple[str, int], ...] = ()
     second: AnyAttention | None = None
     factors: tuple[tuple[str, float], ...] = ()
+    input: LayerInput | None = None
 
     @property
     def mixers(self) -> tuple[AnyAttention, ...]:

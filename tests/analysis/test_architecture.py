@@ -8,7 +8,8 @@ import torch
 from pellucid.analysis import architecture
 from pellucid.analysis.architecture import blocks, built, longer, parts
 from pellucid.api.count import described
-from pellucid.config import Config, Mamba2
+from pellucid.config import Config, LayerInput, Mamba2
+from pellucid.exhibits.architectures import boxes
 from pellucid.nn.block import ORDERS
 from pellucid.watching.watch import watch
 from tiny import GPT2, LLAMA, swapped, tiny
@@ -35,12 +36,14 @@ def ran(cfg: Config) -> list[str]:
     names = [s.path.removeprefix("layers.0.") for s in seen if s.path.count(".") == 2]
     if cfg.layers[0].order == "sandwich, scaled" or cfg.layers[0].order == "sandwich, scaled, rows":
         names.remove("out")  # is the sum times a number
-    kinds = {"mid": "sum", "summed": "sum", "out": "sum", "both": None}
+    kinds = {"mid": "sum", "summed": "sum", "out": "sum", "joined": "sum", "both": None}
     out = ["norm" if name.endswith("_norm") else kinds.get(name, name) for name in names]
     return [kind for kind in out if kind is not None and (kind != "sum" or cfg.layers[0].order != "bare")]
 
 
 BLOCKS = {order: replace(GPT2, layers=(replace(GPT2.layers[0], order=order),)) for order in ORDERS}
+SCALED = replace(GPT2.layers[0], order="sandwich, scaled")
+BLOCKS["input"] = replace(GPT2, layers=(replace(SCALED, input=LayerInput(GPT2.vocab, 8)),))
 BLOCKS["two parts"] = replace(GPT2, layers=(replace(GPT2.layers[0], second=Mamba2(2, 8, 4, 8)),))
 
 
@@ -48,6 +51,7 @@ BLOCKS["two parts"] = replace(GPT2, layers=(replace(GPT2.layers[0], second=Mamba
 def test_a_drawing_is_what_runs(order: str) -> None:
     """Where both parts read the same rows their norms run first, and stand before each in a drawing."""
     was, drawing = ran(BLOCKS[order]), drawn(BLOCKS[order])
+    assert len(boxes(parts(BLOCKS[order]))) == len(parts(BLOCKS[order]))  # each kind has a name
     assert was == drawing if not order.startswith("parallel") else sorted(was) == sorted(drawing)
 
 

@@ -81,6 +81,7 @@ FORMS: dict[str, Callable[[], Path]] = {
     "gemma3": lambda: seeing("gemma3", "gemma3_text", test_gemma3.EYES, mm_tokens_per_image=4),
     "gemma4": lambda: seeing("gemma4", "gemma4_text", test_gemma4.EYES["gemma4"]),
     "gemma4_text, experts": lambda: judge("gemma4_text", "experts").folder,
+    "gemma4_text, as E2B": lambda: judge("gemma4_text", "as E2B").folder,
     "gemma4_unified": lambda: seeing("gemma4_unified", "gemma4_unified_text", test_gemma4.EYES["gemma4_unified"]),
     "llama4": lambda: seeing("llama4", "llama4_text", test_llama4.EYES),
     "llava": lambda: seeing("llava", "llama", test_llava.EYES),

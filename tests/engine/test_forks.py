@@ -27,7 +27,7 @@ from tiny import FAMILIES, far, swapped, tiny
 
 Trials = list[list[Change]]
 TOKENS = (5, 80, 17, 3, 44, 9, 61, 30, 12)
-OTHERS = ("bert", "bloom", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "llama4_text", "marian", "opt", "phi3")
+OTHERS = ("bert", "bloom", "deepseek_v32", "falcon", "gemma2", "gemma3_text", "llama4_text", "marian", "opt", "phi3", "gemma4_text: as E2B")
 
 
 @cache
@@ -35,7 +35,7 @@ def model_of(name: str) -> Any:
     """A model in float64: of a tiny config, of a judge, or a specimen."""
     if name.startswith("pellucid/"):
         return pellucid.load(name, dtype="float64").module
-    return tiny(name) if name in FAMILIES else ours(judge(name).folder)[1]
+    return tiny(name) if name in FAMILIES else ours(judge(*name.split(": ")).folder)[1]
 
 
 def text_of(model: Any, scored: bool = False) -> ForkedText:
@@ -110,7 +110,7 @@ def grown(x: Tensor) -> Tensor:
     return x * torch.arange(1, x.shape[1] + 1)[None, :, None]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt_oss", "t5", "bert", "pellucid/capitals-prefix"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt_oss", "t5", "bert", "pellucid/capitals-prefix", "gemma4_text: as E2B"])
 @pytest.mark.quick(3)
 def test_changes_of_every_run(name: str) -> None:
     """Changes of the run that is forked act in each fork too: before the fork's own, and where it enters behind them."""

@@ -11,15 +11,20 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 import pellucid
-from judge import KINDS, promoted, prompts
+from judge import KINDS, judge, make, ours, promoted, prompts
 from pellucid import config as c
 from pellucid import ops
 from pellucid.api.model import load
-from pellucid.errors import ConfigError
+from pellucid.batch.kv_cache import KVCache
+from pellucid.batch.mask import causal
+from pellucid.batch.step import Step
+from pellucid.counting.ranks import check, split_of
+from pellucid.errors import ConfigError, UseError
 from pellucid.families import understand
-from pellucid.nn import moe
+from pellucid.nn import attention, block, layer_input, moe
 from pellucid.nn.transformer import build
 from pellucid.ops import native
+from pellucid.training.recompute import Recompute
 from tiny import far, law
 
 Raw = dict[str, Any]
@@ -62,6 +67,25 @@ GEMMA_4_26B: Raw = GEMMA_4_31B | {
         "enable_moe_block": True, "hidden_size": 2816, "intermediate_size": 2112, "moe_intermediate_size": 704, "num_experts": 128,
         "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5, "num_attention_heads": 16, "num_hidden_layers": 30,
         "num_global_key_value_heads": 2, "num_key_value_heads": 8, "top_k_experts": 8,
+    },
+}  # fmt: skip
+
+
+# gemma-4-E2B-it's and E4B-it's text_config, where they differ
+SMALL: Raw = {
+    "attention_k_eq_v": False, "hidden_size_per_layer_input": 256, "max_position_embeddings": 131072, "num_attention_heads": 8,
+    "num_global_key_value_heads": None, "sliding_window": 512, "vocab_size_per_layer_input": 262144,
+}  # fmt: skip
+GEMMA_4_E2B: Raw = GEMMA_4_31B | {
+    "text_config": GEMMA_4_31B["text_config"] | SMALL | {
+        "hidden_size": 1536, "intermediate_size": 6144, "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+        "num_hidden_layers": 35, "num_key_value_heads": 1, "num_kv_shared_layers": 20, "use_double_wide_mlp": True,
+    },
+}  # fmt: skip
+GEMMA_4_E4B: Raw = GEMMA_4_31B | {
+    "text_config": GEMMA_4_31B["text_config"] | SMALL | {
+        "hidden_size": 2560, "intermediate_size": 10240, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 7,
+        "num_hidden_layers": 42, "num_key_value_heads": 2, "num_kv_shared_layers": 18,
     },
 }  # fmt: skip
 
@@ -185,9 +209,13 @@ TEXT = GEMMA_4_31B["text_config"]
 REFUSED: list[tuple[Raw, str]] = [
     ({"tie_word_embeddings": False}, "tie_word_embeddings"),
     ({"text_config": TEXT | {"model_type": "gemma3_text"}}, "text_config.model_type"),
-    ({"text_config": TEXT | {"hidden_size_per_layer_input": 256}}, "text_config.hidden_size_per_layer_input"),
-    ({"text_config": {k: v for k, v in TEXT.items() if k != "hidden_size_per_layer_input"}}, "text_config.hidden_size_per_layer_input"),
-    ({"text_config": TEXT | {"num_kv_shared_layers": 20}}, "text_config.num_kv_shared_layers"),
+    ({"text_config": TEXT | {"hidden_size_per_layer_input": -1}}, "text_config.hidden_size_per_layer_input"),
+    (
+        {"text_config": TEXT | {"hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 8}},
+        "vocab_size_per_layer_input >= vocab_size",
+    ),
+    ({"text_config": TEXT | {"num_kv_shared_layers": 56}}, "num_kv_shared_layers"),
+    ({"text_config": TEXT | {"use_double_wide_mlp": 1}}, "text_config.use_double_wide_mlp"),
     ({"text_config": TEXT | {"enable_moe_block": True}}, "text_config.num_experts"),
     ({"text_config": TEXT | {"per_layer_config": {"60": {"head_dim": 512}}}}, "text_config.per_layer_config.60"),
     ({"text_config": TEXT | {"per_layer_config": {"05": {"heads": 512}}}}, "text_config.per_layer_config.05.heads"),
@@ -215,3 +243,85 @@ def test_a_stored_number_has_torchs_bits(dtype: torch.dtype, stored: torch.dtype
     with native.off():
         plain = ops.multiplied(x, factor)
     assert torch.equal(ops.multiplied(x, factor), plain) and torch.equal(plain, x * factor.to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "tables"), [(GEMMA_4_E2B, 4_628_569_344, 35), (GEMMA_4_E4B, 7_463_013_376, 42)], ids=["E2B", "E4B"]
+)
+def test_inputs_of_each_layer_and_shared_keys(config: Raw, total: int, tables: int, tmp_path: Path) -> None:
+    """E2B and E4B have as many parameters as transformers counts, and store keys and values in their first layers alone."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    bill = pellucid.count(tmp_path, context=8192)
+    counted = bill.numbers
+    with pytest.raises(UseError, match="pp is 2, and layer 0 reads"):
+        check(bill, split_of("pp=2"))
+    with torch.device("meta"):
+        hf = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config["text_config"]))
+    assert counted["parameters.total"].value == sum(p.numel() for p in hf.parameters()) == total
+    assert counted["parameters.by_part.table"].value == tables * 262_144 * 256
+    layers = understand(config)[1].layers
+    attns = [layer.attn for layer in layers if isinstance(layer.attn, c.Attention)]
+    own = [attn for attn in attns if attn.keys != "shared"]
+    assert len(own) == len(layers) - config["text_config"]["num_kv_shared_layers"] and [a.keys for a in own].count("kept") == 2
+    near, full = (sum(attn.window == limit for attn in own) for limit in (512, None))
+    groups = config["text_config"]["num_key_value_heads"]
+    assert counted["cache.bytes"].value == groups * (near * 512 * 2 * 256 * 2 + full * 8192 * 2 * 512 * 2)
+    assert {layer.ffn.width for layer in layers[len(own) :]} == {2 * 6144 if tables == 35 else 10_240}
+
+
+def entered_late(self: block.InputBlock, part: str, x: Tensor, step: Step) -> Tensor:
+    """Run a part of a block whose rows stand for those that entered the first block: a mutant."""
+    step.entered = x
+    return block.Block.run(self, part, x, step)
+
+
+def negated(self: attention.KeptKeysAttention, step: Step, k: Tensor, v: Tensor) -> KVCache:
+    """Keep other values for later layers: a mutant."""
+    step.once["keys", self.window] = step.store(self, k, -v)
+    return step.store(self, k, v)
+
+
+def detached(self: attention.KeptKeysAttention, step: Step, k: Tensor, v: Tensor) -> KVCache:
+    """Keep keys and values for later layers without their gradients: a mutant."""
+    step.once["keys", self.window] = step.store(self, k.detach(), v.detach())
+    return step.store(self, k, v)
+
+
+@law(
+    1e-9,
+    other_values=(attention.KeptKeysAttention, "keep", negated),
+    another_window=(attention.SharedKeysAttention, "mask", lambda self, step: causal),
+    no_table=(layer_input.LayerInput, "own", lambda self, step: self.norm(self.project(step.entered))),
+    rows_of_the_block=(block.InputBlock, "run", entered_late),
+)
+def test_a_block_reads_its_tokens_and_keys_of_another() -> float:
+    """A layer without keys reads those of the last one of its window that kept its own, and every block the rows that entered the first."""
+    j = judge("gemma4_text", "as E2B")
+    own, ids = ours(j.folder)[1], prompts("gemma4_text")
+    with torch.no_grad():
+        return far(own(*ids), j.logits(*ids))
+
+
+@law(1e-10, keys_apart=(attention.KeptKeysAttention, "keep", detached))
+def test_keys_of_another_layer_have_gradients_of_both() -> float:
+    """Gradients are those of transformers, with the blocks run again in the backward pass too."""
+    j = make("gemma4_text", "as E2B")
+    ids = prompts("gemma4_text")
+    with promoted():
+        j.hf(*ids, use_cache=False).logits.square().mean().backward()
+    theirs = {n.removeprefix("model."): p.grad for n, p in j.hf.named_parameters()}
+    gaps = []
+    for again in (False, True):
+        model = ours(j.folder)[1].requires_grad_()
+        Recompute(model, again)
+        model(*ids).square().mean().backward()
+        names = {
+            "self_attn.k_proj.weight": "attn.k.weight",
+            "self_attn.v_proj.weight": "attn.v.weight",
+            "per_layer_input_gate.weight": "input.gate.weight",
+        }
+        for disk, name in names.items():
+            gaps += [far(model.get_parameter(f"layers.{i}.{name}").grad, theirs[f"layers.{i}.{disk}"]) for i in range(3)]
+        tables = torch.cat([model.get_parameter(f"layers.{i}.input.table.weight").grad for i in range(6)], 1)
+        gaps += [far(tables, theirs["embed_tokens_per_layer.weight"]), far(model.embed.weight.grad, theirs["embed_tokens.weight"])]
+    return max(gaps)

@@ -50,6 +50,7 @@ SAME_CLASS = {
     "Attention": "a config and its part", "Latent": "a config and its part", "ShortConv": "a config and its part",
     "GatedDelta": "a config and its part", "Mamba1": "a config and its part", "Mamba2": "a config and its part",
     "Mlp": "a config and its part", "Moe": "a config and its part",
+    "LayerInput": "a config and its part",
     "Run": "a public name, a run of training; the other is a run of a model that a server keeps",
 }  # fmt: skip
 FACES = ("commands", "documents", "exhibits", "terminal")  # a face has the name of what it shows

@@ -84,6 +84,7 @@ _COVER = [
     ("gemma4_text", "plain"),
     ("gemma4_text", "half turns, stretched"),
     ("gemma4_text", "experts"),
+    ("gemma4_text", "as E2B"),
     ("glm4_moe", "yarn"),
     ("glm_moe_dsa", "plain"),
     ("gpt2", "plain"),

@@ -236,7 +236,8 @@ class Reader:
         if word == "h":
             return Named(torch.arange(self.size("H")), ("H",))
         if word == "id":
-            return Named(self.run.ids[self.seen.path], ("B", "S" if " S " in self.seen.dims else "T"))
+            ids = self.run.ids.get(self.seen.path, self.run.ids["embed"])  # a block may read its tokens too
+            return Named(ids, ("B", "S" if " S " in self.seen.dims else "T"))
         if word == "type":
             return Named(self.run.types if self.run.types is not None else torch.zeros_like(self.run.ids["embed"]), ("B", "T"))
         if word in ("μ", "σ"):

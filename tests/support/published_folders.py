@@ -84,6 +84,10 @@ def tiny(hf: Raw) -> Raw:
     out |= {"attention_types": [[out["attention_layers"], 1]]} if "attention_types" in hf else {}
     out |= {"max_window_layers": depth - (hf["max_window_layers"] != hf["num_hidden_layers"])} if "max_window_layers" in hf else {}
     out |= {n: 8 for n in WINDOWS if hf.get(n) is not None and hf[n] < hf.get("max_position_embeddings", 0)}
+    if hf.get("num_kv_shared_layers"):  # of two layers of each kind the second one
+        kinds = list(dict.fromkeys(hf["layer_types"])) * 2
+        out |= {"layer_types": kinds, "num_hidden_layers": len(kinds), "num_kv_shared_layers": len(kinds) // 2}
+        out |= {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB}
     if (hf.get("n_group") or 1) > 1:
         out |= {"n_group": 4, "topk_group": 2}
     out |= {n: hf[n][:depth] for n in ("is_moe_layer", "mlp_layer_types", "num_shared_expert") if isinstance(hf.get(n), list)}

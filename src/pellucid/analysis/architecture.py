@@ -14,7 +14,7 @@ from pellucid.nn.block import NORMED_RESULT, Block
 @dataclass(frozen=True)
 class DrawnPart:
     """A part of a drawing. kind: "embed", "positions", "encoder", "decoder", "norm", "attn", "conv", "delta", "mamba", "cross", "sum",
-    "ffn", "experts", "head".
+    "ffn", "experts", "input", "head".
 
     note: its sizes.  times: how many equal ones follow each other.  depth: 1 inside a block.
     """
@@ -49,15 +49,16 @@ def inside(layer: Layer) -> Iterator[DrawnPart]:
     mixers = [DrawnPart(one.part, attention(one), depth=1) for one in layer.mixers]
     cross = [] if layer.cross is None else [DrawnPart("cross", attention(layer.cross), depth=1)]
     ffn = [DrawnPart("experts" if layer.ffn.experts else "ffn", feed_forward(layer.ffn), depth=1)] if layer.ffn.width else []
+    reads = [] if (own := layer.input) is None else [DrawnPart("input", f"{own.rows} × {own.width}, {own.act}", depth=1)]
     if order == "parallel":
         yield from (norm, *mixers, *ffn, total)
         return
     if order == "parallel, two norms":
         yield from (norm, *mixers, norm, *ffn, total)
         return
-    for parts in filter(None, (mixers, cross, ffn)):
-        bare = order in ("post", "after") or (order == "half" and parts is mixers) or (order == "sandwich, scaled, rows" and parts is ffn)
-        yield from () if bare else (norm,)
+    for parts in filter(None, (mixers, cross, ffn, reads)):
+        bare = parts is {"half": mixers, "sandwich, scaled, rows": ffn}.get(order, reads)
+        yield from () if bare or order in ("post", "after") else (norm,)
         yield from parts
         yield from (norm,) if order in NORMED_RESULT else ()
         yield from (total,) if order != "bare" else ()

@@ -12,7 +12,7 @@ import torch
 
 from pellucid.axes import parse, show
 from pellucid.config import Attention, Config
-from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, share_seen
+from pellucid.counting.bill import BYTES, Bill, Counted, Setting, grouped, reads_others, share_seen
 from pellucid.counting.closed import booked
 from pellucid.counting.distinct import PLACE, alike, distinct
 from pellucid.counting.formats import add_bytes
@@ -124,7 +124,7 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
         full_path, times = place
         left = bill.numbers[f"flops.{phase}.{full_path}"] = booked(bill, full_path, flops, rows, before + rows, source or rows)
         square.append((full_path, times, left))
-        if path in ran.stored:  # its own attention
+        if path in ran.stored or reads_others(bill, full_path):  # its own attention
             reads = full_path.startswith("encoder.")
             side, old = (source or rows, 0) if reads else (rows, before)
             share = share_seen(bill.viewer(full_path), side, old, reads or bill.config.bidirectional)

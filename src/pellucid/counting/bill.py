@@ -126,11 +126,16 @@ class Bill:
         return next((one for one in layer.mixers if one.part in names), layer.attn)
 
 
+def reads_others(bill: Bill, path: str) -> bool:
+    """True if `path` is the attention of a layer that reads the keys and values of another one."""
+    return path.endswith(".attn") and PLACE.fullmatch(path) is not None and bill.mixer(path).keys == "shared"
+
+
 def part_of(path: str, active: Fraction) -> str:
     """Return the part that a weight belongs to.
 
-    embed, positions, attn or what stands in its place, cross, ffn, experts, shared, router, norms or head. A block's own factor is of its
-    norms.
+    embed, positions, attn or what stands in its place, cross, input, table (of what a block reads beside its rows), ffn, experts, shared,
+    router, norms or head. A block's own factor is of its norms.
     """
     parts = path.split(".")
     owner = parts[-2] if len(parts) > 1 else parts[0]
@@ -143,6 +148,8 @@ def part_of(path: str, active: Fraction) -> str:
         return "norms"
     if inner[0] in (*MIXERS, "cross"):
         return inner[0]
+    if inner[0] == "input":
+        return "table" if inner[1] == "table" else "input"
     if active != 1:
         return "experts"
     return {"router": "router", "correction": "router", "expert_scale": "router", "shared": "shared", "shared_gate": "shared"}.get(

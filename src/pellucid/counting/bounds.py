@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pellucid.counting.bill import Bill, Counted, pairs, share_seen
+from pellucid.counting.bill import Bill, Counted, pairs, reads_others, share_seen
 from pellucid.counting.distinct import PLACE
 from pellucid.errors import UseError
 
@@ -166,13 +166,14 @@ def parts(bill: Bill, phase: str, device: Device, holder: Holder | None = None, 
     flops: dict[str, float] = {}
     for name, number in bill.below(f"flops.{phase}"):
         value = float(number) * own.work(name) * (rows / counted)
-        if f"cache.{name}" in bill:
+        if f"cache.{name}" in bill or reads_others(bill, name):
             keys = (before + rows) / (before + counted) if bill.viewer(name).attn.heads else 1.0
             value *= keys * shown(bill, name, rows, before)
         flops[unit(name)] = flops.get(unit(name), 0.0) + own.copies(name, multiplicity(bill, name)) * value
     moved: dict[str, float] = {}
     for c in bill.weights:
-        if c.path in ("embed.weight", "positions.weight", "types.weight") and not (c.path == "embed.weight" and bill.config.tied):
+        table = c.path in ("embed.weight", "positions.weight", "types.weight") or c.path.endswith(".input.table.weight")
+        if table and not (c.path == "embed.weight" and bill.config.tied):
             continue  # a few rows of a table are read, not the table
         if phase == "decode" and (c.path.startswith("encoder.") or ".cross.k." in c.path or ".cross.v." in c.path):
             continue  # the source was read before

@@ -110,12 +110,19 @@ def check(bill: Bill, split: Split) -> None:
         if one.ffn.experts % split.holders:
             name = "ep" if split.ep > 1 else "experts"
             raise UseError("count.ranks.even", name=name, found=split.holders, what="E", size=one.ffn.experts, layer=i)
+    if split.pp > 1 and (later := next((i for i, one in enumerate(layers) if reads_before(one)), None)) is not None:
+        raise UseError("count.ranks.before", found=split.pp, layer=later)
     if split.pp > len(layers):
         raise UseError("count.ranks.layers", found=split.pp, most=len(layers))
     if split.experts == 1 and max(split.tp, split.ep) % min(split.tp, split.ep):
         raise UseError("count.ranks.together", tp=split.tp, ep=split.ep)
     if split.experts > 1 and (split.ep > 1 or split.tp not in (1, split.experts)):
         raise UseError("count.ranks.experts", experts=split.experts, tp=split.tp, ep=split.ep)
+
+
+def reads_before(layer: Layer) -> bool:
+    """True if a layer reads more than the rows of the one before: keys and values of an earlier one, or what enters the first."""
+    return layer.input is not None or layer.attn.keys == "shared"
 
 
 def cuts(layers: int, stages: int) -> Iterator[tuple[int, int]]:
@@ -309,8 +316,10 @@ def kept(groups: int, ranks: int) -> int:
 
 
 def on_every_rank(bill: Bill, path: str) -> bool:
-    """True for what stands in attention's place, and has no heads that attend: each rank has all of it."""
+    """True for what stands in attention's place and has no heads that attend, and for what a block reads beside its rows."""
     match = PLACE.fullmatch(path)
+    if match is not None and match["rest"].split(".")[1:2] == ["input"]:
+        return True
     attn = bill.mixer(path) if match is not None else None
     return match is not None and attn is not None and not attn.heads and match["rest"].split(".")[1:2] == [attn.part]
 

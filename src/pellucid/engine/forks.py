@@ -114,6 +114,8 @@ class Forks:
         self.streams = [[seen[path].value for path in paths] for paths in entering]
         self.counts = [len(paths) - 1 for paths in entering]
         self.blocks, self.inner = blocks(seen, self.last, self.counts), {*seen.inner}
+        kept = (i for i, layer in enumerate(cfg.layers) if layer.attn.keys == "kept")
+        self.latest = (self.last, next(kept, self.counts[self.last]))  # a block behind it may read keys and values that it keeps
         self.letters = {s.path: s.letters for s in seen.spots.values()}
 
     def run(self, trials: Sequence[Sequence[Change]]) -> Iterator[tuple[list[int], Tensor]]:
@@ -158,10 +160,15 @@ class Forks:
     def changes_of(self, batch: Sequence[Fork]) -> list[Change]:
         """Return the changes of a batch: in their order where a fork has several, and as few as can be where each has one."""
         entry = min(f.entry for f in batch)
-        again = [replace(c, required=False) for c in self.edit if any(self.blocks[p] >= entry for p in self.matched(c))]
+        again = [replace(c, required=False) for c in self.edit if any(self.repeated(p, entry) for p in self.matched(c))]
         changes = [replace(c, request=f.request) for f in batch for c in (*again, *f.changes)]
         single = not again and all(len(f.changes) == 1 for f in batch)
         return taken_together(changes, self.letters, self.length) if single else changes
+
+    def repeated(self, path: str, entry: Entry) -> bool:
+        """True if forks that enter a block make the tensor at `path` again: behind it, or where each block reads the tokens once more."""
+        start = self.blocks[path] == (0, START) and any(layer.input is not None for layer in self.module.config.layers)
+        return start or self.blocks[path] >= entry
 
     def length(self, path: str) -> int:
         """Return the rows that a tensor has of each fork's text."""
@@ -176,6 +183,7 @@ class Forks:
         """Return the fork of a trial: it enters the first block that a change acts in, at the first row that one changes."""
         paths = {c: self.matched(c) for c in changes}
         entry = min((self.blocks[p] for own in paths.values() for p in own), default=(0, START))
+        entry = min(entry, self.latest)
         if not self.share_rows and self.last:
             entry = min(entry, (0, self.counts[0]))  # without pages, nothing keeps what cross attention reads
         first = 0

@@ -46,6 +46,7 @@ def boxes(drawing: list[DrawnPart]) -> list[Box]:
         "cross": say("exhibit.architectures.cross"),
         "sum": say("exhibit.architectures.sum"),
         "ffn": say("exhibit.architectures.ffn"),
+        "input": say("exhibit.architectures.input"),
         "experts": say("exhibit.architectures.experts"),
         "head": say("exhibit.architectures.head"),
     }

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pellucid import config as c
-from pellucid.families import gemma4_text, llama, multimodal
+from pellucid.families import gemma4_text, multimodal
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 
@@ -32,7 +32,7 @@ def saved_config(hf: Mapping[str, Any]) -> dict[str, Any]:
 FAMILY = Family(
     config=config,
     rules=gemma4_text.rules,
-    ignored=(*llama.IGNORED, multimodal.VISION_TENSORS, OTHER_TENSORS),
+    ignored=lambda cfg, names: (*gemma4_text.ignored(cfg, names), multimodal.VISION_TENSORS, OTHER_TENSORS),
     respell=multimodal.respell,
     saved_config=saved_config,
     text_model=TEXT_MODEL,

@@ -1,4 +1,4 @@
-"""Readers of the fields that all of Gemma 4 share: the kinds of layers, the sizes of their heads, and how they turn."""
+"""Readers of the fields that all of Gemma 4 share: kinds of layers, sizes of their heads, how they turn, and whose keys they read."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from pellucid.families import gemma2
 from pellucid.families.fields import Fields
 from pellucid.families.rope import rope
 
+EXPERTS = {"num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size"}
 TURNS: dict[str, Any] = {  # of files that say none
     gemma2.SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
     gemma2.FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
@@ -46,3 +47,37 @@ def turn(hf: Fields, kind: str, head: int) -> c.Rope:
     turning = int(own.number("partial_rotary_factor", 1.0) * head // 2)
     own.relate(0 < turning <= head // 2, "0 < partial_rotary_factor <= 1", turning=turning, pairs=head // 2)
     return c.Rope(head, own.number("rope_theta", above=1.0), scaling=c.Proportional(turning, own.number("factor", 1.0)))
+
+
+def keys(hf: Fields, layers: list[str]) -> list[str]:
+    """Return how each layer has its keys: the last `num_kv_shared_layers` read those of the last layer of their kind before them."""
+    count = hf.integer("num_kv_shared_layers", 0, low=0)
+    if not count:
+        return ["own"] * len(layers)
+    own = layers[: max(len(layers) - count, 0)]
+    hf.relate({*own} == {*layers}, "set(layer_types[:-num_kv_shared_layers]) == set(layer_types)", num_kv_shared_layers=count, before=own)
+    last = {len(own) - 1 - own[::-1].index(kind) for kind in own}
+    return ["kept" if i in last else "own" if i < len(own) else "shared" for i in range(len(layers))]
+
+
+def layer_input(hf: Fields, act: str) -> c.LayerInput | None:
+    """Return what every block reads beside its rows; None where its width is 0."""
+    width = hf.integer("hidden_size_per_layer_input", 256, low=0)
+    rows, vocab = hf.integer("vocab_size_per_layer_input", 262_144), hf.integer("vocab_size")
+    if not width:
+        return None
+    hf.relate(rows >= vocab, "vocab_size_per_layer_input >= vocab_size", vocab_size_per_layer_input=rows, vocab_size=vocab)
+    return c.LayerInput(rows, width, act)
+
+
+def feed_forward(hf: Fields) -> c.Mlp | c.Moe:
+    """Return the feed-forward part: dense, or experts beside a dense part that every token visits."""
+    mlp = gemma2.mlp(hf)
+    if not hf.flag("enable_moe_block", False):
+        hf.read |= EXPERTS
+        return mlp
+    count, chosen = hf.integer("num_experts"), hf.integer("top_k_experts")
+    hf.relate(chosen <= count, "top_k_experts <= num_experts", top_k_experts=chosen, num_experts=count)
+    width, sizes = hf.integer("moe_intermediate_size"), {"act": mlp.act, "norms": True, "own_scale": True}
+    hf.fixed("expert_intermediate_size", width)  # an older name, which transformers does not read
+    return c.Moe(count, chosen, width, mlp.width, "softmax", corrected=False, least=0.0, **sizes)  # type: ignore[arg-type]

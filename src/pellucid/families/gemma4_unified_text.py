@@ -7,8 +7,10 @@ from pellucid.families.fields import Fields
 
 
 def config(hf: Fields) -> c.Config:
-    hf.values = {"sliding_window": 1024, **hf.values}
-    return gemma4_text.config(hf, inputs=0)
+    hf.values = {"sliding_window": 1024, "hidden_size_per_layer_input": 0, **hf.values}
+    for name in ("num_kv_shared_layers", "hidden_size_per_layer_input"):
+        hf.fixed(name, 0)
+    return gemma4_text.config(hf)
 
 
 FAMILY = Family(config=config, rules=gemma4_text.rules, ignored=llama.IGNORED, architecture="Gemma4UnifiedForCausalLM")

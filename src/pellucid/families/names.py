@@ -92,6 +92,11 @@ def grouped(groups: int) -> Layout:
     return Layout(read, write)
 
 
+def in_columns(pieces: int) -> Layout:
+    """Return the layout of a matrix that has the columns of `pieces` of ours beside each other."""
+    return Layout(lambda disk, _: list(disk[0].chunk(pieces, 1)), lambda ours: [torch.cat(ours, 1)])
+
+
 def by_head(heads: int) -> Layout:
     """Return the layout of a vector that has a row for each head on disk."""
     return Layout(lambda disk, shapes: [disk[0].reshape(shapes[0])], lambda ours: [ours[0].unflatten(0, (heads, -1))], views=True)

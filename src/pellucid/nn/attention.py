@@ -109,9 +109,14 @@ class Attention(nn.Module):
             return q, k
         return tap(self.q_norm(q), "q_norm: B T H K"), tap(self.k_norm(k), "k_norm: B T G K")
 
+    def angles(self, q: Tensor, rope: c.Rope, step: Step) -> tuple[Tensor, Tensor]:
+        """Return the angles of the step's positions in the dtype of q, which all layers share."""
+        angles: tuple[Tensor, Tensor] = step.shared((rope, q.dtype), lambda: ops.angles(step.positions, rope, q.dtype, step.totals))
+        return angles
+
     def apply_rope(self, q: Tensor, k: Tensor, rope: c.Rope, step: Step) -> tuple[Tensor, Tensor]:
-        """Rotate q and k by their positions. All layers of a step share the angles."""
-        angles = step.shared((rope, q.dtype), lambda: ops.angles(step.positions, rope, q.dtype, step.totals))
+        """Rotate q and k by their positions."""
+        angles = self.angles(q, rope, step)
         q = tap(ops.rotate(q, angles, rope.interleaved, rope), "q_rot: B T H K")
         return q, tap(ops.rotate(k, angles, rope.interleaved, rope), "k_rot: B T G K")
 
@@ -170,3 +175,29 @@ class CrossAttention(Attention):
 
     def mask(self, step: Step) -> Mask:
         return bidirectional
+
+
+class KeptKeysAttention(Attention):
+    """Attention whose keys and values later layers read too."""
+
+    def keep(self, step: Step, k: Tensor, v: Tensor) -> KVCache:
+        kv_cache = step.once["keys", self.window] = super().keep(step, k, v)
+        return kv_cache
+
+
+class SharedKeysAttention(Attention):
+    """Queries alone: keys and values are those of the last layer of this window that kept its own (Gemma 4 E2B)."""
+
+    def __init__(self, cfg: c.Config, spec: c.Attention, table: Embedding | None = None) -> None:
+        assert not (spec.clip or spec.norm_turned or spec.qk_rms or spec.temper or spec.distances or spec.gated)
+        super().__init__(cfg, spec, table)
+        self.k = self.v = self.k_norm = None  # type: ignore[assignment]
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        q = tap(self.q(self.ranks.shared(x)).unflatten(-1, (-1, self.width)), "q: B T H K")
+        if self.q_norm is not None:
+            q = tap(self.q_norm(q), "q_norm: B T H K")
+        if self.rope is not None:
+            q = tap(ops.rotate(q, self.angles(q, self.rope, step), self.rope.interleaved, self.rope), "q_rot: B T H K")
+        z = tap(ops.attend(q, step.once["keys", self.window], self.mask(step), self.scale), "z: B T H K")
+        return self.o(z.flatten(-2))  # type: ignore[no-any-return]

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 from pellucid import config as c
 from pellucid import ops
 from pellucid.batch.step import Step
-from pellucid.nn.attention import Attention, CrossAttention
+from pellucid.nn.attention import Attention, CrossAttention, KeptKeysAttention, SharedKeysAttention
 from pellucid.nn.gated_delta import GatedDelta
 from pellucid.nn.latent import Latent
+from pellucid.nn.layer_input import LayerInput
 from pellucid.nn.linear import Embedding
 from pellucid.nn.low_rank import thin
 from pellucid.nn.mlp import GatedMlp, Mlp, XieluMlp
 from pellucid.nn.moe import InputWeightedMoe, Moe, SparseMixerMoe
-from pellucid.nn.norm import NORMS
+from pellucid.nn.norm import NORMS, AnyNorm
 from pellucid.nn.selective import Mamba1
 from pellucid.nn.short_conv import ShortConv
 from pellucid.nn.state_space import Mamba2
@@ -34,11 +35,12 @@ ATTENTION: dict[type, Callable[..., AnyAttention]] = {
     c.Mamba1: Mamba1,
     c.Mamba2: Mamba2,
 }  # the part of each spec
+BY_KEYS = {"kept": KeptKeysAttention, "shared": SharedKeysAttention}  # of attention that is not by itself
 
 
 def attention(cfg: c.Config, spec: c.AnyAttention, table: Embedding | None) -> AnyAttention:
     """Make the part of a spec. The table of distance biases goes to those that have buckets."""
-    part = ATTENTION[type(spec)]
+    part: Callable[..., AnyAttention] = ATTENTION[type(spec)] if spec.keys == "own" else BY_KEYS[spec.keys]
     if spec.buckets is not None and spec.buckets.own:
         table = Embedding(spec.buckets.count, spec.heads)
     return part(cfg, spec) if spec.buckets is None else part(cfg, spec, table)
@@ -157,6 +159,21 @@ class ScaledBlock(SandwichBlock):
         return tap(ops.multiplied(x, self.scalar), "out: B T D")
 
 
+class InputBlock(ScaledBlock):
+    """A scaled sandwich that reads its tokens once more behind its two parts, and norms what that makes (Gemma 4 E2B)."""
+
+    def __init__(self, cfg: c.Config, spec: c.Layer, table: Embedding | None = None, norm: AnyNorm | None = None) -> None:
+        super().__init__(cfg, spec, table)
+        assert spec.input is not None and norm is not None
+        self.input = LayerInput(cfg, spec.input, norm)
+        self.input_post_norm = NORMS[cfg.norm](cfg.width, cfg.eps)
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        x = self.sum(self.sum(x, self.mixer, "mid", step), "ffn", "summed", step)
+        y = self.normed("input_post_norm", self.run("input", x, step))
+        return tap(ops.multiplied(tap(ops.add(x, y), "joined: B T D"), self.scalar), "out: B T D")
+
+
 class ScaledRowsBlock(ScaledBlock):
     """A scaled sandwich whose feed-forward part reads the rows themselves, as its parts norm them (Gemma 4 26B-A4B)."""
 
@@ -227,10 +244,16 @@ NORMED_RESULT = {order for order, kind in ORDERS.items() if issubclass(kind, San
 """Orders in which a norm stands between what a part made and its sum."""
 
 
-def block(cfg: c.Config, spec: c.Layer, table: Embedding | None = None) -> Block:
+def block(cfg: c.Config, spec: c.Layer, table: Embedding | None = None, norm: AnyNorm | None = None) -> Block:
+    """Make a block. table: of distance biases, norm: of what blocks read beside their rows, each shared by all blocks."""
     assert spec.ffn.width or (spec.order == "pre" and spec.cross is None)  # a part alone has its norm before it
     assert spec.second is None or (spec.order == "pre" and spec.cross is None and spec.ffn.width)
-    made: Block = (ORDERS[spec.order] if spec.second is None else TwoMixerBlock)(cfg, spec, table)
+    assert spec.input is None or spec.order == "sandwich, scaled"
+    made: Block
+    if spec.input is not None:
+        made = InputBlock(cfg, spec, table, norm)
+    else:
+        made = (ORDERS[spec.order] if spec.second is None else TwoMixerBlock)(cfg, spec, table)
     for path, rank in spec.ranks:
         thin(made, path, rank)
     return made

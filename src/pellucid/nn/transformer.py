@@ -51,7 +51,10 @@ class Stack(nn.Module):
         first = next((one.attn for one in layers if one.attn.buckets is not None), None)
         shared = first is not None and first.buckets is not None and not first.buckets.own
         table = Embedding(first.buckets.count, first.heads) if shared else None  # type: ignore[union-attr]
-        self.layers = nn.ModuleList(block(cfg, layer, table) for layer in layers)
+        reads = next((one.input for one in layers if one.input is not None), None)
+        norm = None if reads is None else NORMS[cfg.norm](reads.width, cfg.eps)
+        self.reads_entry = reads is not None  # behind the first block too
+        self.layers = nn.ModuleList(block(cfg, layer, table, norm) for layer in layers)
         share_weights(self.layers, cfg.shares)
         self.norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.final_norm else None
 
@@ -74,7 +77,11 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """The embedding's rows [B T D] -> the last rows [B T D]. A step with an entry brings the rows that enter a later block."""
-        first, x = step.entry or (0, self.enter(x, step))
+        if step.entry is None or self.reads_entry:
+            x = self.enter(x, step)
+        if self.reads_entry:
+            step.entered = x
+        first, x = step.entry or (0, x)
         for layer in islice(self.layers, first, None):
             x = self.run_block(layer, x, step)
         return self.last_norm(x)
@@ -130,6 +137,8 @@ class Decoder(Stack, LogitsHead):
 
     def forward(self, tokens: Tensor, step: Step | None = None) -> Tensor:
         step = step or Step.plain(tokens)
+        if self.reads_entry:
+            step.ids = tokens
         x = super().forward(tap(self.embed(tokens), f"embed: B T {self.letter}"), step)
         if self.head is not None:
             return self.logits(x, step)

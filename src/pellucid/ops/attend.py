@@ -56,8 +56,8 @@ def products(m: Operands) -> str:
 
 
 def values_name(m: Operands) -> str:
-    """Write the name of the values; OLMo's are clipped and Gemma 4's normed, and have another name than v."""
-    return next((name for name in m.inputs if name.startswith("v_")), "v")
+    """Write the name of the values; OLMo's are clipped and Gemma 4's normed, and have another name than v, or are another layer's."""
+    return next((name for name in m.inputs if name.rpartition(".")[2].startswith("v_")), "v")
 
 
 ATTEND = OpKind("attend", lambda m: f"pattern · {values_name(m)}", product=True, labels={"v": values_name}, result="attention")
