@@ -8,6 +8,7 @@ import pytest
 from torch import Tensor
 
 from campaigns.soak import AT_ONCE, KINDS, campaign
+from covering import FULL
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.page_allocator import PageAllocator
 from pellucid.engine import prefix_cache
@@ -92,4 +93,5 @@ def test_faults_are_found(mutant: str) -> None:
 
 
 def test_it_is_the_same_every_time() -> None:
-    assert campaign("llama", 20, 2) == campaign("llama", 20, 2)
+    size = (30, 3) if FULL else (20, 2)
+    assert campaign("llama", *size) == campaign("llama", *size)
