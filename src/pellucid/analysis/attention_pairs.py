@@ -79,10 +79,10 @@ def hidden_keys(run: Trace) -> Tensor:
 def operands(run: Trace) -> AttentionReads:
     """Return what the first block's attention read. Of latent attention the keys and values that grow from the latent."""
     seen = {s.path: s for s in run if s.step == 0}
-    scores, part = seen[f"{ATTN}.scores"], run.runner.module.get_submodule(ATTN)
-    if isinstance(part, Latent):
-        q = recorded(run, f"{ATTN}.q_grown" if f"{ATTN}.q_grown" in seen else f"{ATTN}.q")[..., : part.spec.key]
+    scores = seen[f"{ATTN}.scores"]
+    if f"{ATTN}.k_shared" in seen:
         k, shared = recorded(run, f"{ATTN}.k"), recorded(run, f"{ATTN}.k_shared")[:, None]
+        q = recorded(run, f"{ATTN}.q_grown" if f"{ATTN}.q_grown" in seen else f"{ATTN}.q")[..., : k.shape[-1]]
         q, k = torch.cat([q, recorded(run, f"{ATTN}.q_rot")], -1), torch.cat([k, shared.expand(-1, k.shape[1], -1)], -1)
         v = recorded(run, f"{ATTN}.v")
     else:
