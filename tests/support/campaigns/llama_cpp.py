@@ -32,7 +32,7 @@ from kinds import KINDS
 from pellucid.api.convert import convert
 from pellucid.api.model import load
 
-FAMILIES = ("llama", "qwen3", "granite", "qwen3_moe", "starcoder2", "gpt2", "falcon_h1", "mamba", "jamba")
+FAMILIES = ("llama", "qwen3", "granite", "qwen3_moe", "starcoder2", "gpt2", "falcon_h1", "mamba")
 END = 50256  # GPT-2's <|endoftext|>
 WIDTHS: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": END + 1}
 WIDTHS |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), END)
