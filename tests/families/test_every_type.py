@@ -10,6 +10,7 @@ from torch import Tensor
 
 from judge import FAMILIES, KINDS, SEQ2SEQ, WRITES, Judge, judge, ours
 from pellucid.api.count import count
+from pellucid.api.model import load
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.page_allocator import PageAllocator
 from tiny import far, ids, serve, swapped
@@ -65,3 +66,11 @@ def test_parameters_are_as_many_as_transformers_has(family: str) -> None:
     computed = sum(p.numel() for p in j.hf.parameters() if not p.requires_grad)  # sinusoids, which transformers stores
     biases = sum(b.numel() for n, b in j.hf.named_buffers() if n == "final_logits_bias")  # which are no parameter there
     assert int(count(str(j.folder))["parameters.total"]) == j.hf.num_parameters() - computed + biases
+
+
+def test_a_head_that_is_stored_is_counted() -> None:
+    """mT5 leaves open in config.json whether its head is the embedding; count asks the folder, as load does."""
+    j = judge("mt5", "own head")
+    total = int(count(str(j.folder))["parameters.total"])
+    assert total == j.hf.num_parameters() == load(j.folder, device="meta").num_parameters()
+    assert int(count(str(j.folder / "config.json"))["parameters.total"]) < total

@@ -17,9 +17,10 @@ from pellucid.catalog.literal import literal
 from pellucid.checkpoint.default_dtype import SHORT, name_of
 from pellucid.checkpoint.disk import inside
 from pellucid.checkpoint.folder import Folder, refuse_file
-from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, gguf_of
+from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, folder_of, gguf_of
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
 from pellucid.checkpoint.json_file import read_config
+from pellucid.checkpoint.tied import resolve
 from pellucid.config import Config
 from pellucid.counting import Bill, Setting, counted
 from pellucid.counting.bill import BYTES
@@ -27,6 +28,7 @@ from pellucid.counting.formats import DTYPES
 from pellucid.counting.published import entry_of
 from pellucid.counting.variants import with_attention, with_experts
 from pellucid.errors import CheckpointError, ConfigError, UseError
+from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.quantisation import FIELD as QUANTISED
 from pellucid.families.quantisation import InBlocks, quantised
@@ -183,7 +185,18 @@ def described(name: str | Path, fields: Mapping[str, Any] = EMPTY, ignore: Itera
         return entry["family"], literal({**entry["literal"], **fields}, f"catalogue: {entry['id']}")
     values, file = values_of(name, ignore)
     kind, cfg = families.understand(put(values, fields), file, ignore)
-    return kind.name, cfg
+    return kind.name, cfg if fields else completed(kind, cfg, Path(name), ignore)
+
+
+def completed(kind: Family, cfg: Config, path: Path, ignore: Iterable[str]) -> Config:
+    """Return a config, completed as `load` does from the names of the tensors in a folder or file, if these are here."""
+    if not path.exists() or path.suffix == ".json":
+        return cfg
+    try:
+        folder = folder_of(path, ignore)
+        return resolve(folder.family(kind), cfg, folder)
+    except CheckpointError:  # config.json alone is counted as well
+        return cfg
 
 
 def assumed(name: str | Path, fields: Mapping[str, Any], kind: str) -> tuple[str, Config, list[str]]:
