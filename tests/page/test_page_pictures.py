@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from playwright.sync_api import Browser, expect
 
 import pellucid
@@ -192,3 +193,12 @@ def test_a_river_is_as_high_as_its_drawing(tab: Tab) -> None:
     tab.page.wait_for_function(READY)
     tab.settle()
     assert changed == tab.page.evaluate("document.documentElement.scrollHeight")
+
+
+def test_the_page_has_the_numbers_of_a_load_without_a_dtype(tab: Tab) -> None:
+    """The README's first line and the page give one number; a load in the dtype on disk would be seen."""
+    path, at = "layers.0.attn.scores", (0, 2, 3, 1)
+    shown = float(tab.open_cell(path, at, prompt=PROMPT).value)
+    own = pellucid.trace(pellucid.load("pellucid/capitals"), PROMPT)[path].value[at]
+    stored = pellucid.trace(pellucid.load("pellucid/capitals", dtype="bfloat16"), PROMPT)[path].value[at]
+    assert torch.tensor(shown, dtype=own.dtype) == own != stored.float()
