@@ -236,8 +236,7 @@ class Reader:
         if word == "h":
             return Named(torch.arange(self.size("H")), ("H",))
         if word == "id":
-            ids = self.run.ids.get(self.seen.path, self.run.ids["embed"])  # a block may read its tokens too
-            return Named(ids, ("B", "S" if " S " in self.seen.dims else "T"))
+            return Named(self.run.ids.get(self.seen.path, self.run.ids["embed"]), ("B", "S" if " S " in self.seen.dims else "T"))
         if word == "type":
             return Named(self.run.types if self.run.types is not None else torch.zeros_like(self.run.ids["embed"]), ("B", "T"))
         if word in ("μ", "σ"):
@@ -324,9 +323,7 @@ class Reader:
         if len(given) == 2:
             rows, heads = given
             return Named(x.x[rows.over(("T", "S")).long()][..., heads.x], ("T", "S", "H"))
-        if x.axes == ("E",):  # a number of each expert
-            return Named(x.x[given[0].x.long()], given[0].axes)
-        if x.axes[-1] == "E":  # affinities of the chosen
+        if x.axes[-1] == "E" and len(x.axes) > 1:  # affinities of the chosen
             return Named(x.x.gather(-1, given[0].x), (*x.axes[:-1], "A"))
         return Named(x.x[given[0].x.long()], (*given[0].axes, *x.axes[1:]))
 
