@@ -11,6 +11,7 @@ import torch
 
 import pellucid
 from covering import FULL, PLAIN_COVER
+from judge import judge
 from pellucid import config as c
 from pellucid.api import switching
 from pellucid.api import variant as variants
@@ -309,3 +310,29 @@ def test_public_functions_name_their_settings() -> None:
     assert list(inspect.signature(pellucid.variant).parameters) == ["model", "switches"]
     with pytest.raises(UseError, match="switches"):
         pellucid.variant(plain(), switchs={})  # type: ignore[call-arg]
+
+
+def keys_of_others() -> Model:
+    """Return a tiny model whose last layers read the keys of earlier ones."""
+    return load(judge("gemma4_text", "as E2B").folder, dtype="float64")
+
+
+def test_layers_that_share_keys_stay_of_one_kind() -> None:
+    """Switches of one layer alone: what its keys cannot serve is refused in a line, and what acts on keys is no switch of queries."""
+    model, ids, ran, lines = keys_of_others(), torch.arange(5, 14)[None], 0, list[str]()
+    for n in range(len(model.config.layers)):
+        for name, value in {"window": 3, "chunk": 2, "width": 4, "kv_heads": 2, "causal": False, "gated": True, "cap": 2.0}.items():
+            try:
+                ran += bool(variant(model, {f"layers.{n}.attn.{name}": value})(ids).isfinite().all())
+            except UseError as error:
+                lines.append(str(error))
+    assert ran > 10 and len(lines) > 10 and not any("\n" in line for line in lines)
+    with pytest.raises(UseError, match=r"layers\.5\.attn has queries alone .* \(window 3"):
+        variant(model, {"layers.5.attn.window": 3})
+    with pytest.raises(UseError, match=r"layers\.5\.attn\.v_rms"):
+        variant(model, {"layers.5.attn.v_rms": False})
+
+
+def test_keys_of_another_kind_are_found() -> None:
+    with swapped(switching, "check_shared_keys", lambda cfg: None), pytest.raises((KeyError, RuntimeError)):
+        variant(keys_of_others(), {"layers.5.attn.window": 3})(torch.arange(5, 14)[None])

@@ -24,7 +24,7 @@ from pellucid.ops.gate import ACTS
 from pellucid.ops.kinds import plain
 from pellucid.ops.latent import FORMS
 
-FIXED = {"context", "starts"}  # they say how a model is used, and are no part of what it computes
+FIXED = {"context", "starts", "keys", "input"}  # how a model is used, which is no part of what it computes; and what layers share
 CHOICES: dict[str, tuple[str, ...]] = {
     "norm": tuple(NORMS), "order": tuple(ORDERS), "act": (*ACTS, "clamped"), "transform": tuple(ACTS), "affinity": ("sigmoid", "softmax"),
     "form": FORMS, "gated_norm": tuple(GATED_NORMS),
@@ -34,6 +34,8 @@ MOST = 2**31 - 1
 FAR = 2**20  # of a bucket's reach: kernels hold a number for each distance
 ABOVE_0 = {"theta", "factor", "cap", "clip", "logit_cap", "low", "high"}
 OF_CROSS = {"heads", "kv_heads", "width", "bias", "out_bias", "scale"}  # all that attention to an encoder's rows has
+OF_KEYS = {"v_from_k", "v_rms", "key_factor"}  # what has no effect without keys of one's own
+BESIDE_KEYS = {"clip", "norm_turned", "qk_rms", "temper", "distances", "gated"}  # what queries alone cannot have
 OF_HEAD = {"logit_scale", "logit_factor", "logit_cap", "head_bias", "transform", "transform_bias", "tied"}
 TEXTS = {"on": True, "true": True, "off": False, "false": False}
 Spec = TypeVar("Spec")
@@ -95,6 +97,8 @@ def acts(spec: Any, prefix: str, name: str) -> bool:
     """True if a field has an effect where it stands: a switch that has none is refused as unknown, and is not ignored."""
     if prefix.endswith(".cross."):
         return name in OF_CROSS
+    if getattr(spec, "keys", "own") == "shared" and name in OF_KEYS | BESIDE_KEYS:
+        return False
     if isinstance(spec, Config) and name == "prefix":
         return spec.encoder is None and not spec.bidirectional
     if isinstance(spec, Config):
@@ -121,7 +125,23 @@ def switched(cfg: Config, switches: Mapping[str, Any]) -> tuple[Config, dict[str
     for f in fields(cfg):
         if owners.get(f.path) != f.owner:
             check(f)
+    check_shared_keys(cfg)
     return cfg, values
+
+
+def check_shared_keys(cfg: Config) -> None:
+    """Raise a UseError if an attention that reads the keys of an earlier layer has none that would fit, see Attention.keys."""
+    kept = dict[int | None, tuple[Any, ...]]()  # by the most positions that a query sees
+    for n, layer in enumerate(cfg.layers):
+        a: Any = layer.attn
+        if a.keys == "own":
+            continue
+        form, most = (a.window, a.chunk, a.width, a.kv_heads), min(filter(None, (a.window, a.chunk)), default=None)
+        if a.keys == "kept":
+            kept[most] = form
+        elif kept.get(most) != form:
+            kind = f"window {written(a.window)}, chunk {written(a.chunk)}, {a.kv_heads} × {a.width}"
+            raise UseError("variant.keys", name=f"layers.{n}.attn", found=kind)
 
 
 def general(paths: Mapping[str, object]) -> Iterator[str]:
@@ -239,6 +259,8 @@ def orders(one: Any) -> list[str]:
     """Return the orders that a layer may have: of a part alone, or of two side by side, before it; of cross attention no parallel one."""
     if not one.ffn.width or one.second is not None:
         return ["pre"]
+    if one.input is not None:
+        return ["sandwich, scaled"]
     return [o for o in ORDERS if one.cross is None or not o.startswith("parallel")]
 
 

@@ -62,6 +62,11 @@ def say(key: str, **values: object) -> str:
     return sentence.format(**{name: plain(value) for name, value in values.items()})
 
 
+def paragraph(*sentences: str) -> str:
+    """Return sentences one after another, without those that are empty; in Chinese no blank follows a full stop."""
+    return ("" if language() == "zh" else " ").join(filter(None, sentences))
+
+
 class All(tuple[object, ...]):
     """Values that are each written and cut on their own, so that no list ends in the middle of a name. between: the separator."""
 
