@@ -16,6 +16,11 @@ export function say(key: Key, values: Record<string, string | number> = {}): str
   return WORDS[settings.language][key].replace(/\{(\w+)\}/g, (placeholder, name: string) => (name in values ? String(values[name]) : placeholder));
 }
 
+// Sentences one after another: in Chinese no blank follows a full stop.
+export function paragraph(...sentences: string[]): string {
+  return sentences.filter(Boolean).join(settings.language === "zh" ? "" : " ");
+}
+
 // The meaning of an axis letter, "" for one that the legend lacks.
 export function axis(letters: string): string {
   return (letters.match(/[A-Z]/g) ?? []).map((l) => (WORDS[settings.language] as Record<string, string>)[`axis.${l}`] ?? "").filter(Boolean).join(letters.includes("(") ? " × " : " + ");

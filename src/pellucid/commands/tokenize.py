@@ -8,7 +8,7 @@ import typer
 from pellucid.commands import options
 from pellucid.commands.app import command
 from pellucid.commands.screen import Screen
-from pellucid.messages import say
+from pellucid.messages import paragraph, say
 
 if TYPE_CHECKING:
     from pellucid.documents.tokens import TokensDocument
@@ -54,5 +54,5 @@ def show(screen: Screen, document: "TokensDocument") -> None:
     if document["prompt"] != document["text"]:
         screen.lines([Text(), *prose(say("tokenize.decoded", text=repr(document["text"])), screen.width)])
     counts = say("page.tokens.told", tokens=len(document["ids"]), bytes=document["bytes"], size=f"{document['vocabulary']:,}")
-    rate = "" if document["rate"] is None else " " + say("page.tokens.rate", rate=number(document["rate"]))
-    screen.lines([Text(), *prose(counts + rate, screen.width, "dim")])
+    rate = "" if document["rate"] is None else say("page.tokens.rate", rate=number(document["rate"]))
+    screen.lines([Text(), *prose(paragraph(counts, rate), screen.width, "dim")])
