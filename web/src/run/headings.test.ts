@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
-import { headings, partsOf, type Words } from "./headings";
+import { headings, marksOf, partsOf, type Words } from "./headings";
 import type { Panel } from "./map";
-import type { MapBlockDocument } from "./map_documents";
+import type { MapBlockDocument, MapDocument } from "./map_documents";
 import type { Tensor } from "./types";
 
 const WORDS: Words = { of: (part) => part, blocks: (count) => `${count} blocks`, stack: (name) => name };
@@ -11,6 +11,15 @@ const ATTENDS = [0, 1].map((n) => tensor(`layers.${n}.attn.pattern`, "shares", "
 const panel = (step: number, blocks: MapBlockDocument[], name = "", start = 130): Panel => ({ stack: { name, rows: [], start: [], blocks }, left: start - 22, start, step, row: 30, top: 0 });
 const texts = (all: ReturnType<typeof headings>): string[] => all.map((one) => one.parts.map((part) => part.text).join(" · "));
 const BOTH = [block("layers.0"), block("layers.1")];
+
+it("a map speaks of the marks that it has", () => {
+  const map = (...blocks: MapBlockDocument[]): MapDocument => ({ stacks: [{ name: "", rows: [], start: [], blocks }] }) as unknown as MapDocument;
+  const edge = { query: 1, key: 0, share: 1, head: 0, most: 1 };
+  expect(marksOf(map(block("layers.0", { feed: [] })))).toEqual({ ribbons: false, swellings: false });
+  expect(marksOf(map(block("layers.0", { feed: [] }), block("layers.1", { edges: [edge], feed: [] })))).toEqual({ ribbons: true, swellings: false });
+  expect(marksOf(map(block("layers.0"), block("layers.1", { crossed: [edge] })))).toEqual({ ribbons: true, swellings: true });
+  expect(marksOf(undefined)).toEqual({ ribbons: false, swellings: false });
+});
 
 it("a block's halves are named by what it has", () => {
   expect(partsOf(block("layers.0"), ATTENDS)).toEqual(["attention", "feed"]);

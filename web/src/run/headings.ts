@@ -1,7 +1,7 @@
 // The names of a picture's parts, above it: over each block's halves where they fit, else once over a stack.
 
 import type { Panel } from "./map";
-import type { MapBlockDocument } from "./map_documents";
+import type { MapBlockDocument, MapDocument } from "./map_documents";
 import { axes, type Tensor } from "./types";
 
 export type Part = "embedding" | "attention" | "mixing" | "crossed" | "feed" | "experts";
@@ -18,6 +18,12 @@ export function partsOf(block: MapBlockDocument, tensors: readonly Tensor[]): Pa
   const attends = own.some((t) => t.result === "shares" && axes(t).includes("S")), other = own.some((t) => /\.(conv|delta|mamba)(\.|$)/.test(t.path));
   const experts = own.some((t) => t.result === "choice");
   return [attends && !other ? (block.cross.length > 0 ? "crossed" : "attention") : "mixing", ...(block.feed.length > 0 ? [experts ? ("experts" as const) : ("feed" as const)] : [])];
+}
+
+// Which kinds of marks a map has, beside bands: a Mamba has none of both.
+export function marksOf(map: MapDocument | undefined): { ribbons: boolean; swellings: boolean } {
+  const blocks = (map?.stacks ?? []).flatMap((s) => s.blocks);
+  return { ribbons: blocks.some((b) => b.edges.length + b.crossed.length > 0), swellings: blocks.some((b) => b.feed.length > 0) };
 }
 
 export function headings(panels: readonly Panel[], tensors: readonly Tensor[], words: Words): Heading[] {
