@@ -21,7 +21,7 @@ from pellucid.engine.scheduler import SchedulerLimits
 from resident import resident
 from tiny import DEEPSEEK_V3, GPT2, LLAMA, MLP, D, V, ids, swapped, tiny
 
-REQUESTS, RUNNING = (1000, 16) if FULL else (300, 8)
+REQUESTS, RUNNING = 1000 if FULL else 600, 16
 PYTHON, RESIDENT = 40 * REQUESTS, 4 << 20  # bytes by which what is held may grow: 40 of Python's own a request
 
 
