@@ -78,7 +78,7 @@ def test_equal_where_rows_are_padded(family: str) -> None:
     assert blind > 1e-3, "without the mask it would be the same"
 
 
-@pytest.mark.parametrize("family", PLAIN_COVER)
+@pytest.mark.parametrize("family", [f for f in PLAIN_COVER if f != "xglm"])  # whose least score of float64 is written as a float32
 @pytest.mark.quick(4)
 def test_the_islands_of_float32_are_seen(family: str) -> None:
     """Without promotion transformers itself is off by float32's rounding, so the bound would notice one cast."""

@@ -16,4 +16,5 @@ KIND = Kind(
     changes=(("plain", {"scale_embedding": False}), ("plain", {"hidden_act": "relu"}), ("plain", {"num_attention_heads": 8})),
     refused=(("plain", {"num_attention_heads": 5}, "hidden_size % num_attention_heads == 0"),),
     silent=r".*attn\.k\.bias",  # it adds the same to every score of a query
+    islands=False,
 )  # fmt: skip

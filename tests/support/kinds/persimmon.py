@@ -12,5 +12,4 @@ KIND = Kind(
     },
     changes=(("plain", {"layer_norm_eps": 1.1e-5}), ("plain", {"hidden_act": "relu"})),
     refused=(("plain", {"num_key_value_heads": 2}, "num_key_value_heads"),),
-    silent=r".*attn\.k(_norm)?\.bias",
 )
