@@ -15,7 +15,8 @@ def on_cpu(function: Callable[Given, Result]) -> Callable[Given, Result]:
     @functools.wraps(function)
     def call(*args: Given.args, **how: Given.kwargs) -> Result:
         torch = sys.modules.get("torch")  # a default can be set once it is imported; counting needs none
-        if torch is None or torch.get_default_device().type == "cpu":
+        # A default is a mode of torch's functions. Most calls have no mode, and ask for no device: that takes 5 µs, of every step too.
+        if torch is None or not torch._C._len_torch_function_stack() or torch.get_default_device().type == "cpu":
             return function(*args, **how)
         with torch.device("cpu"):
             return function(*args, **how)
