@@ -5,13 +5,13 @@ padded    · · · · a     · b c d e         rows of equal length; a mask hide
           f g h i j
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from pellucid.analysis.needs import UNPADDED, unmet
-from pellucid.analysis.ragged_batch import alone, in_engine, padded
+from pellucid.analysis.ragged_batch import alone, in_engine, left_padded, padded
 from pellucid.analysis.rows import largest_gap
 from pellucid.api.model import Model
 from pellucid.errors import UseError
@@ -35,24 +35,14 @@ class BatchedPrompt:
 
 @dataclass(frozen=True, eq=False)
 class PromptBatch:
-    """Prompts that ran in one batch. rows: that the engine computed.  longest: tokens of the longest prompt."""
+    """Prompts that ran in one batch. rows: that the engine computed."""
 
     prompts: list[BatchedPrompt]
     rows: int
 
-    @property
-    def longest(self) -> int:
-        return max(len(one.ids) for one in self.prompts)
-
-    @property
-    def padded_rows(self) -> int:
-        """Return the rows of the padded table."""
-        return self.longest * len(self.prompts)
-
-    def table(self) -> Iterator[list[int | None]]:
-        """Yield each prompt's line of the padded table: its ids, after None for each place of padding."""
-        for one in self.prompts:
-            yield [*[None] * (self.longest - len(one.ids)), *one.ids]
+    def table(self) -> list[list[int | None]]:
+        """Return each prompt's line of the padded table: its ids, after None for each place of padding."""
+        return left_padded([one.ids for one in self.prompts], None)
 
 
 def batched(model: Model, prompts: Sequence[str | Sequence[int]]) -> PromptBatch:

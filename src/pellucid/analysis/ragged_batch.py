@@ -6,7 +6,7 @@ padded      · · · · a    · b c d e    f g h i j    rows of equal length; "�
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ PAD = "·"
 ROWS = "layers.0.ffn"  # any tensor with a row for each computed one
 
 Prompts = Sequence[Sequence[int]]
+Item = TypeVar("Item")
+Pad = TypeVar("Pad")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +50,8 @@ def alone(model: Model, prompts: Prompts) -> BatchRun:
 
 def padded(model: Model, prompts: Prompts, masked: bool = True) -> BatchRun:
     """Run prompts as rows of the longest one's length, padded on the left. masked: False lets padding count as tokens."""
-    longest = max(map(len, prompts))
-    ids = torch.tensor([[0] * (longest - len(own)) + list(own) for own in prompts], device=model.device)
-    real = torch.tensor([[0] * (longest - len(own)) + [1] * len(own) for own in prompts], device=model.device)
+    ids = torch.tensor(left_padded(prompts, 0), device=model.device)
+    real = torch.tensor(left_padded([[1] * len(own) for own in prompts], 0), device=model.device)
     with watch(model, only=ROWS) as seen:
         logits = model(ids, padding=real if masked else None, rows=-1)[:, 0]
     return BatchRun(computed(seen), logits)
@@ -58,8 +59,13 @@ def padded(model: Model, prompts: Prompts, masked: bool = True) -> BatchRun:
 
 def padded_pieces(model: Model, prompts: Prompts) -> list[list[str]]:
     """Return each prompt's line of the padded batch: its pieces, after a "·" for each place of padding."""
-    longest = max(map(len, prompts))
-    return [[PAD] * (longest - len(own)) + [visible(p) for p in model.tokenizer.pieces(own)] for own in prompts]
+    return left_padded([[visible(p) for p in model.tokenizer.pieces(own)] for own in prompts], PAD)
+
+
+def left_padded(rows: Sequence[Sequence[Item]], pad: Pad) -> list[list[Item | Pad]]:
+    """Return rows of the longest one's length: each after `pad` for every place that it lacks."""
+    longest = max(map(len, rows))
+    return [[*[pad] * (longest - len(row)), *row] for row in rows]
 
 
 def computed(seen: Records) -> int:

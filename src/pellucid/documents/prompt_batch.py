@@ -37,7 +37,7 @@ class PromptBatchDocument(TypedDict):
 def prompt_batch_document(batch: PromptBatch, model: Model, best: int) -> PromptBatchDocument:
     """Return a batch as JSON. best: candidates of each answer."""
     prompts = [prompt_document(one, model, best) for one in batch.prompts]
-    return {"schema": SCHEMA, "model": model.name, "rows": batch.rows, "padded": list(batch.table()), "prompts": prompts}
+    return {"schema": SCHEMA, "model": model.name, "rows": batch.rows, "padded": batch.table(), "prompts": prompts}
 
 
 def prompt_document(one: BatchedPrompt, model: Model, best: int) -> BatchedPromptDocument:

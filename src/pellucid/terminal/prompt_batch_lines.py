@@ -2,6 +2,7 @@
 
 from rich.text import Text
 
+from pellucid.analysis.ragged_batch import PAD, left_padded
 from pellucid.documents.number import number
 from pellucid.documents.prompt_batch import PromptBatchDocument
 from pellucid.messages import say
@@ -10,7 +11,6 @@ from pellucid.terminal.table import Cell, Column, clipped, prose, table
 
 TITLE, DIM, NAME = "bold", "dim", "cyan"
 BAR, PIECE = 16, 14  # characters of a full bar, and of a piece in the table
-PAD = "·"
 
 
 def prompt_batch_lines(d: PromptBatchDocument, width: int) -> list[Text]:
@@ -23,7 +23,7 @@ def prompt_batch_lines(d: PromptBatchDocument, width: int) -> list[Text]:
     titles: list[Cell] = [Text(title, DIM) for title in (say("batch.prompt"), say("batch.rows"), say("batch.pieces"))]
     out += [*table([titles, *ran], [Column(">"), Column(">"), Column(style=NAME)]), Text()]
     out += prose(say("batch.padded", prompts=count, longest=longest, all=longest * count, padding=padding), width, TITLE)
-    pieces = ([*[PAD] * (longest - len(p["pieces"])), *p["pieces"]] for p in d["prompts"])
+    pieces = left_padded([p["pieces"] for p in d["prompts"]], PAD)
     grid: list[list[Cell]] = [[str(n), *own] for n, own in enumerate(pieces, 1)]
     heads: list[Cell] = ["", *(Text(str(i), DIM) for i in range(longest))]
     out += [*table([heads, *grid], [Column(">"), *[Column(most=PIECE)] * longest], gap=1), Text()]
