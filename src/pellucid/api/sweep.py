@@ -6,7 +6,8 @@ s.run("layers.3.attn.z", H=1, T=4)
 """
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -24,7 +25,7 @@ from pellucid.engine.forks import Forks
 from pellucid.errors import TraceError, UseError
 from pellucid.ops import native
 from pellucid.tracing import Trace, resolved
-from pellucid.watching.change import Averages, Change, as_changes, mean, take, zero
+from pellucid.watching.change import Averages, Change, Taken, as_changes, mean, take, zero
 from pellucid.watching.records import Records, Seen
 
 How = Literal["zero", "mean", "resample"] | Callable[..., Change]
@@ -113,10 +114,35 @@ def sweep(
     """
     ids, own = ids_of(model, prompt), {key: as_changes(changes) for key, changes in trials.items()}
     measure = measured(model, metric, ids)
-    forks = fork(model, ids, measure, deterministic=deterministic)
-    values = dict(zip(own, numbers(model, forks, list(own.values()), measure).tolist(), strict=True))
-    base = float(measure.number(forks.logits[None], forks.logits))
+    values, unchanged = dict.fromkeys(own, 0.0), None
+    for first, group in by_first(own).items():
+        lead = [] if first is None else [first]
+        rest = resolved(model, (own[key][len(lead) :] for key in group))
+        forks = fork(model, ids, measure, lead, deterministic, compared(rest))
+        unchanged = forks.logits if unchanged is None else unchanged
+        values |= zip(group, numbers(model, forks, rest, measure, unchanged).tolist(), strict=True)
+    assert unchanged is not None
+    base = float(measure.number(unchanged[None], unchanged))
     return KeyedSweep(values, base, measure.name, pieces(model, ids), own, again(model, ids, deterministic=deterministic))
+
+
+def by_first(trials: Mapping[Any, Sequence[Change]]) -> dict[Change | None, list[Any]]:
+    """Return the keys of trials by the change with which they begin, which are forks of the run that it changes alone.
+
+    None, which comes first: of the trials whose first change is no other's.
+    """
+    first = {key: changes[0] for key, changes in trials.items() if len(changes) > 1}
+    shared = Counter(first.values())
+    out = dict[Change | None, list[Any]]({None: []})
+    for key in trials:
+        own = first.get(key)
+        out.setdefault(own if own is not None and shared[own] > 1 else None, []).append(key)
+    return out
+
+
+def compared(trials: Iterable[Sequence[Change]]) -> set[str]:
+    """Return the paths of tensors of which a trial takes cells from another run."""
+    return {c.path for changes in trials for c in changes if isinstance(c.become, Taken)}
 
 
 @checked
@@ -185,7 +211,7 @@ def patched(
     if unchanged is None or own.scored or own.more:
         unchanged = fork(model, source.ids, own, deterministic=deterministic).logits
     for edit in edits:
-        forks = fork(model, other, measure, edit, deterministic)
+        forks = fork(model, other, measure, edit, deterministic, {s.path for s in records})
         table = table + numbers(model, forks, [[change(trial)] for trial in trials], measure) / len(edits)
         base += float(measure.number(forks.logits[None], forks.logits)) / len(edits)
         clean_number += float(own.number(unchanged[None], forks.logits)) / len(edits)
@@ -265,16 +291,23 @@ def again(
     return run
 
 
-def fork(model: Model, ids: Sequence[int], measure: Measure, edit: Sequence[Change] = (), deterministic: bool = False) -> Forks:
-    """Run ids once, for forks that a measure can tell apart. edit: changes of that run and of every fork."""
-    return Forks(model.module, measure.text(model, ids), resolved(model, [edit])[0], deterministic)
+def fork(
+    model: Model,
+    ids: Sequence[int],
+    measure: Measure,
+    edit: Sequence[Change] = (),
+    deterministic: bool = False,
+    compared: Collection[str] = (),
+) -> Forks:
+    """Run ids once, for forks that a measure can tell apart. edit, compared: of `Forks`."""
+    return Forks(model.module, measure.text(model, ids), resolved(model, [edit])[0], deterministic, compared)
 
 
-def numbers(model: Model, forks: Forks, trials: Sequence[Sequence[Change]], measure: Measure) -> Tensor:
-    """Return the number of each trial [trials] in float64."""
+def numbers(model: Model, forks: Forks, trials: Sequence[Sequence[Change]], measure: Measure, unchanged: Tensor | None = None) -> Tensor:
+    """Return the number of each trial [trials] in float64. unchanged: the logits that a divergence is counted from, the forks' run's."""
     out = torch.zeros(len(trials), dtype=torch.float64)
     for which, logits in forks.run(resolved(model, trials)):
-        out[which] = measure.number(logits, forks.logits).to(out)
+        out[which] = measure.number(logits, forks.logits if unchanged is None else unchanged).to(out)
     return out
 
 

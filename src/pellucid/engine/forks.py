@@ -7,10 +7,11 @@
     row 4    . . . . .    x x x x x    x x x x x
 
 Where a row depends on later ones (an encoder, a prefix, a mask that hides nothing) forks share blocks and compute all rows.
+A change that takes from another run what this run has too, as before the first token that differs, changes nothing.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -31,13 +32,14 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import native
 from pellucid.watching.cells import chosen_rows
 from pellucid.watching.change import Change, FunctionChange
-from pellucid.watching.taken_cells import taken_together
+from pellucid.watching.taken_cells import EqualRows, taken_together
 from pellucid.watching.watch import Watch, watch
 
 ROWS = 2048  # of one batch
 JOINED = 256  # rows of a batch whose forks enter different blocks: fewer passes over the weights, for a few rows computed twice
 FORKS = 256  # of one batch, which bounds its logits
 START = -1  # the number of the block before the first: the embedding
+WILD = frozenset("*?[")  # of paths that name several tensors
 Entry = tuple[int, int]  # the number of a stack, an encoder's before its decoder's, and of a block in it
 ORIGIN = -1  # the number of the run without changes, among the trials'
 
@@ -89,10 +91,16 @@ class Forks:
     """One text's run without changes, and forks of it. logits [wanted V]: of that run.
 
     edit: changes of that run and of every fork, before the fork's own.  deterministic: a fork has the bits of a lone run.
+    compared: paths of tensors of that run, which are compared with what trials take from other runs.
     """
 
     def __init__(
-        self, module: Decoder | EncoderDecoder, text: ForkedText, edit: Sequence[Change] = (), deterministic: bool = False
+        self,
+        module: Decoder | EncoderDecoder,
+        text: ForkedText,
+        edit: Sequence[Change] = (),
+        deterministic: bool = False,
+        compared: Collection[str] = (),
     ) -> None:
         if deterministic:
             require(module)
@@ -109,7 +117,8 @@ class Forks:
         self.pages = PagedCache(self.own, 1, longest=most, device=device)  # pages of one row: none is shared in part, so none is copied
         entering = [[entrance(s, p), *(f"{p}layers.{i}.{b.leaves}" for i, b in enumerate(s.layers))] for p, s in stacks(module)]
         self.streams: list[list[Tensor]] = []
-        with torch.no_grad(), self.kernels(), watch(module, [path for paths in entering for path in paths], edit=self.edit) as seen:
+        only = [*compared, *(path for paths in entering for path in paths)]
+        with torch.no_grad(), self.kernels(), watch(module, only, edit=self.edit) as seen:
             self.logits = self.forward([Fork(ORIGIN, (), (0, START), 0)])[0]
         self.streams = [[seen[path].value for path in paths] for paths in entering]
         self.counts = [len(paths) - 1 for paths in entering]
@@ -117,10 +126,17 @@ class Forks:
         kept = (i for i, layer in enumerate(cfg.layers) if layer.attn.keys == "kept")
         self.latest = (self.last, next(kept, self.counts[self.last]))  # a block behind it may read keys and values that it keeps
         self.letters = {s.path: s.letters for s in seen.spots.values()}
+        self.equal = EqualRows(self.letters, {path: seen[path].value for path in compared if path in self.letters}).taken
 
     def run(self, trials: Sequence[Sequence[Change]]) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield the numbers of trials that ran together, and their logits [trials wanted V], until all have run."""
-        forks = sorted((self.fork(i, changes) for i, changes in enumerate(trials)), key=lambda f: (f.inside, f.entry, f.first))
+        """Yield the numbers of trials that ran together, and their logits [trials wanted V], until all have run.
+
+        Those that change nothing have the logits of the run without changes.
+        """
+        if same := [i for i, changes in enumerate(trials) if all(map(self.equal, changes))]:
+            yield same, self.logits.expand(len(same), *self.logits.shape)
+        others = sorted({*range(len(trials))} - {*same})
+        forks = sorted((self.fork(i, trials[i]) for i in others), key=lambda f: (f.inside, f.entry, f.first))
         batches = [batch for group in self.groups(forks) for batch in self.cut(group)]
         grow(self.pages, self.own + max((sum(map(self.rows, batch)) for batch in batches), default=0))
         for batch in batches:
@@ -158,12 +174,12 @@ class Forks:
             yield batch
 
     def changes_of(self, batch: Sequence[Fork]) -> list[Change]:
-        """Return the changes of a batch: in their order where a fork has several, and as few as can be where each has one."""
+        """Return the changes of a batch: in their order where two of a fork may act on one tensor, else as few as can be."""
         entry = min(f.entry for f in batch)
         again = [replace(c, required=False) for c in self.edit if any(self.repeated(p, entry) for p in self.matched(c))]
         changes = [replace(c, request=f.request) for f in batch for c in (*again, *f.changes)]
-        single = not again and all(len(f.changes) == 1 for f in batch)
-        return taken_together(changes, self.letters, self.length) if single else changes
+        apart = not again and all(len(f.changes) == 1 or apart_from_another(f.changes) for f in batch)
+        return taken_together(changes, self.letters, self.length) if apart else changes
 
     def repeated(self, path: str, entry: Entry) -> bool:
         """True if forks that enter a block make the tensor at `path` again: behind it, or where each block reads the tokens once more."""
@@ -181,7 +197,7 @@ class Forks:
 
     def fork(self, number: int, changes: Sequence[Change]) -> Fork:
         """Return the fork of a trial: it enters the first block that a change acts in, at the first row that one changes."""
-        paths = {c: self.matched(c) for c in changes}
+        paths = {c: self.matched(c) for c in changes if not self.equal(c)}
         entry = min((self.blocks[p] for own in paths.values() for p in own), default=(0, START))
         entry = min(entry, self.latest)
         if not self.share_rows and self.last:
@@ -190,11 +206,11 @@ class Forks:
         if self.share_rows and entry[0] == self.last and not any(isinstance(c, FunctionChange) for c in self.edit):
             first = min([self.text.wanted[0], *(self.first_row(c, own) for c, own in paths.items())])
         inside = sorted(self.inner.intersection(p for own in paths.values() for p in own))
-        return Fork(number, changes, entry, first, tuple(inside))
+        return Fork(number, [c if c in paths else replace(c, required=False) for c in changes], entry, first, tuple(inside))
 
     def matched(self, c: Change) -> list[str]:
         """Return the paths of the tensors that a change names."""
-        return [p for p in self.blocks if fnmatchcase(p, c.path)] if set(c.path) & set("*?[") else [c.path] * (c.path in self.blocks)
+        return [p for p in self.blocks if fnmatchcase(p, c.path)] if set(c.path) & WILD else [c.path] * (c.path in self.blocks)
 
     def first_row(self, c: Change, paths: Sequence[str]) -> int:
         """Return the first row that a change may act on. Tables of scores are addressed by their rows, so all of them are made."""
@@ -252,6 +268,12 @@ class Forks:
             return None
         rows = self.streams[stack][block]
         return block, torch.cat([rows[:, f.first :] for f in forks], 1)
+
+
+def apart_from_another(changes: Sequence[Change]) -> bool:
+    """True if no two changes act on one tensor."""
+    paths = {c.path for c in changes}
+    return len(paths) == len(changes) and not any(set(path) & WILD for path in paths)
 
 
 def blocks(seen: Watch, last: int, counts: Sequence[int]) -> dict[str, Entry]:

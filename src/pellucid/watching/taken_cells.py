@@ -61,7 +61,7 @@ def taken_rows(span: Span | None, at: Mapping[str, int]) -> Iterator[tuple[int, 
 
 
 def taken_together(changes: Sequence[Change], letters: Mapping[str, Sequence[str]], rows: Callable[[str], int]) -> list[Change]:
-    """Return changes of as many requests, with those that take plain cells of one tensor of one run as one.
+    """Return changes, of which no two of a request act on one tensor, with those that take plain cells of one tensor of one run as one.
 
     letters: of each path.  rows(path): those of a request.
     """
@@ -90,17 +90,54 @@ class Sizes:
         return self.known[key]
 
 
+def takes_plainly(c: Change, sizes: Sizes) -> bool:
+    """True if `c` takes cells that it addresses by numbers, of one record with rows T alone."""
+    if type(c) is not Change or not isinstance(c.become, Taken) or c.become.source or not isinstance(c.at, Mapping):
+        return False
+    size = sizes.of(c.path, c.become.other)
+    return size is not None and all(type(i) is int and letter != "B" and 0 <= i < size.get(letter, 0) for letter, i in c.at.items())
+
+
 def group_of(c: Change, sizes: Sizes, rows: Callable[[str], int]) -> Any:
     """Return what changes must share to be one: the path, the other run, and the letters that are addressed. None if it acts alone."""
-    if type(c) is not Change or not isinstance(c.become, Taken) or c.become.source or c.request is None or not isinstance(c.at, Mapping):
+    if c.request is None or not takes_plainly(c, sizes):
         return None
-    size = sizes.of(c.path, c.become.other)
-    if size is None or not all(type(i) is int and letter != "B" and 0 <= i < size.get(letter, 0) for letter, i in c.at.items()):
-        return None
+    assert isinstance(c.become, Taken) and isinstance(c.at, Mapping)
     position = c.at.get("T", 0)
     if isinstance(position, int) and position >= rows(c.path):  # it acts nowhere, which it says by itself
         return None
     return c.path, id(c.become.other), tuple(c.at)
+
+
+class EqualRows:
+    """The rows that a run has in common with other runs: what takes such a row changes nothing. letters: of the axes of each path.
+
+    values: tensors of the run, by path.
+    """
+
+    def __init__(self, letters: Mapping[str, Sequence[str]], values: Mapping[str, Tensor]) -> None:
+        self.sizes, self.values, self.known = Sizes(letters), values, dict[tuple[str, int], list[bool]]()
+
+    def taken(self, c: Change) -> bool:
+        """True if all that `c` takes is in this run as it is in the other one, to the bit."""
+        if c.path not in self.values or not takes_plainly(c, self.sizes):
+            return False
+        assert isinstance(c.become, Taken) and isinstance(c.at, Mapping)
+        key = c.path, id(c.become.other)
+        if key not in self.known:
+            self.known[key] = equal_rows(self.values[c.path], c.become.other.all(c.path)[0].value, self.sizes.letters[c.path].index("T"))
+        rows = self.known[key]
+        return rows[c.at["T"]] if "T" in c.at else all(rows)  # type: ignore[index]
+
+
+def equal_rows(x: Tensor, other: Tensor, axis: int) -> list[bool]:
+    """Return whether each row along `axis` of x is that of another tensor in every bit. A row that one of them lacks is not."""
+    rows = max(x.shape[axis], other.shape[axis])
+    if x.shape[:axis] + x.shape[axis + 1 :] != other.shape[:axis] + other.shape[axis + 1 :]:
+        return [False] * rows
+    both = min(x.shape[axis], other.shape[axis])
+    one, two = (t.narrow(axis, 0, both).movedim(axis, 0).flatten(1) for t in (x, other.to(x)))
+    return (one == two).all(1).tolist() + [False] * (rows - both)
 
 
 def merged(group: Sequence[Change]) -> Change:
