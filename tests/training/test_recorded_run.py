@@ -10,9 +10,10 @@ import pellucid
 from pellucid.api.model import load
 from pellucid.api.run import Run
 from pellucid.checkpoint.opening import recorded_runs
+from pellucid.commands import main
 from pellucid.documents.training import training_document
 from pellucid.documents.why import tile_document
-from pellucid.errors import TrainError
+from pellucid.errors import TrainError, UseError
 from pellucid.messages import speaking
 from pellucid.training import identity, replay
 from pellucid.training.corpus import CORPORA, read
@@ -122,3 +123,18 @@ def test_a_run_stays_itself_when_specs_gain_fields() -> None:
     assert digest(identity.written(config)) == own
     with swapped(identity, "LATER", frozenset()):
         assert digest(identity.written(config)) != own and identity.written(config) == repr(config)
+
+
+def test_its_name_is_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run that ships is trained again from its name, by command and from Python; its first steps are those of its log."""
+    assert main(["train", NAME, "--out", str(tmp_path / "run"), "--set", "train.steps=2", "-q"]) == 0
+    made, shipped = pellucid.Run(tmp_path / "run"), pellucid.Run(NAME)
+    assert (
+        made.log[0]["loss"] == pytest.approx(shipped.log[0]["loss"], rel=1e-5) and made.log[0]["documents"] == shipped.log[0]["documents"]
+    )
+    capsys.readouterr()
+    for lang in ("en", "zh"):
+        assert main(["train", "pellucid/capitals", "--lang", lang]) == 2
+        assert "pellucid/capitals" in (line := capsys.readouterr().err) and NAME in line and line.count("\n") == 1
+    with pytest.raises(UseError, match="pellucid/other"):
+        pellucid.train("pellucid/other", tmp_path / "other")

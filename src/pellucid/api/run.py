@@ -15,6 +15,7 @@ import torch
 
 from pellucid.api.model import Model
 from pellucid.arguments import checked
+from pellucid.checkpoint.opening import recipe_place
 from pellucid.errors import TokenizerError
 from pellucid.nn.transformer import cast
 from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
@@ -95,11 +96,11 @@ def train(
     resume: bool = False,
     on: Callable[[dict[str, Any]], None] | None = None,
 ) -> Run:
-    """Train a model by a recipe, a TOML file, and return its run.
+    """Train a model by a recipe, and return its run. recipe: a TOML file, or the name of a run that ships.
 
     out: the run's folder, by default runs/<name>; the finished model is in its folder `model`.  resume: go on from the newest saved state.
     on: called with the log entry of each step.
     """
-    path, silent = Path(recipe), lambda entry: None
+    path, silent = recipe_place(recipe), lambda entry: None
     folder = run_recipe(path, None if out is None else Path(out), resume, None, silent, on=on or silent).parent
     return Run(folder)

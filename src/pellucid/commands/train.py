@@ -28,6 +28,7 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         screen: Screen = ctx.obj
 
+        from pellucid.checkpoint.opening import recipe_place
         from pellucid.training import prepare_data, run_recipe
         from pellucid.training.recipe_changes import changed
 
@@ -36,6 +37,7 @@ def add(app: typer.Typer) -> None:
 
         from pellucid.documents.recipe_bill import require_memory
 
+        recipe = recipe_place(recipe)
         with changed(recipe, sets or ()) as path:
             if not prepare:
                 require_memory(path, recipe.parent)
