@@ -1,6 +1,7 @@
 """`pellucid count RECIPE`: the bill of a run before it starts."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from documented import accept
 from pellucid.commands import main
 from pellucid.documents import recipe_bill as bills
 from pellucid.documents.recipe_bill import recipe_bill
+from pellucid.errors import TrainError
 from pellucid.nn.transformer import build
 from pellucid.training.recipe import read_recipe
 from pellucid.training.shards import load_tokenizer
@@ -52,6 +54,15 @@ def test_a_tokenizer_that_is_taken_is_counted(tmp_path: Path) -> None:
     ids = load_tokenizer(tmp_path / "first" / "data" / "tokenizer.json").get_vocab_size()
     assert recipe_bill(path).bill.config.vocab == ids < 400
     assert bills.ids_of(read_recipe(recipe_of(tmp_path)), read_recipe(path).data) == 400  # type: ignore[arg-type]
+
+
+def test_rows_beyond_the_positions_are_refused_as_in_training(tmp_path: Path) -> None:
+    """By the field of the recipe, not by the command's own `--context`."""
+    path = recipe_of(tmp_path, data__length="97")
+    allowed = re.escape("data.length is 97; the model has 96 positions; allowed: 2 to 96")
+    for use in (recipe_bill, lambda recipe: pellucid.train(recipe, tmp_path / "run")):
+        with pytest.raises(TrainError, match=allowed):
+            use(path)
 
 
 REFUSED = ("{capitals} --context 8", "{stories} gpt2", "{stories} --lora 4", "{stories} --context 8", "no.toml")

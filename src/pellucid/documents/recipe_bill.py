@@ -115,6 +115,7 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
         family, cfg = understand({**recipe.model, "vocab_size": ids_of(recipe, data)}, str(recipe.path))
     else:
         family, cfg = described(base_folder(recipe))
+    data.require_positions(cfg.positions)
     rows, dtype = recipe.train.micro or recipe.train.batch, recipe.train.dtype
     stored = (recipe.base.quant if recipe.base else None) or dtype
     texts, length = rows * recipe.texts_a_row, longest_text(recipe, data, cfg)

@@ -147,8 +147,7 @@ class TrainingRows(Sequence[Document]):
         """Raise TrainError if there is nothing to train on, or a row is longer than the model's positions."""
         if not len(self):
             raise TrainError("train.empty")
-        if positions is not None and self.data.length > positions:
-            raise TrainError("data.positions", found=self.data.length, most=positions)
+        self.data.require_positions(positions)
 
 
 def split_rows(shards: Shards, data: Texts, seed: int) -> tuple[TrainingRows, TrainingRows]:

@@ -56,6 +56,11 @@ class Texts:
         """Return a file's name in the index: relative to the recipe if it lies below it."""
         return (file.relative_to(self.root) if file.is_relative_to(self.root) else file).as_posix()
 
+    def require_positions(self, positions: int | None) -> None:
+        """Raise TrainError if a row is longer than the positions of a model. None: the model reads rows of any length."""
+        if positions is not None and self.length > positions:
+            raise TrainError("data.positions", found=self.length, most=positions)
+
 
 def sources(data: Texts) -> list[Path]:
     """Return the files of all patterns in their order, each once. A TrainError if a pattern matches nothing, or another kind of file."""
