@@ -1,10 +1,17 @@
 """A module trained two tokens ahead: the model stays as it is, losses are those of the tokens two ahead, and guesses are of them."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
+from torch import nn
 
 import pellucid
-from pellucid.analysis.two_ahead import TwoAhead, of_catalogue
+from pellucid.analysis.two_ahead import TwoAhead, of_catalogue, stored_module
+from pellucid.checkpoint.multi_token_files import write_file
+from pellucid.checkpoint.opening import SPECIMENS
+from pellucid.exhibits.exhibit import exhibit
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +62,17 @@ def test_measured_with_the_wrong_token_is_the_mistaken_loss(two: TwoAhead) -> No
 
 def test_of_catalogue() -> None:
     assert of_catalogue("deepseek-v3") == 11_610_067_968
+
+
+def test_a_folders_own_module_is_read(two: TwoAhead, tmp_path: Path) -> None:
+    """It says what it said before it was written, and the exhibit shows it and trains none; a folder without one has none."""
+    assert stored_module(two.model) is None
+    folder = Path(shutil.copytree(SPECIMENS / "capitals-llama", tmp_path / "own"))
+    write_file(folder, nn.ModuleList([two.module]))
+    model = pellucid.load(folder, dtype="float64")
+    module = stored_module(model)
+    assert module is not None
+    with torch.no_grad():
+        assert TwoAhead(model, module).measured() == two.measured()
+    shown = exhibit("second", model)
+    assert not any(claim.key == "falls" for claim in shown.claims) and any("folder" in panel.title for panel in shown.panels)

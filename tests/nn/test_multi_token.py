@@ -27,12 +27,13 @@ def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
-def by_equation(model: Decoder, own: MultiTokenPrediction, x: Tensor, following: Tensor) -> Tensor:
-    """M [RMSNorm(h); RMSNorm(Emb(t))], a block, a norm, and the shared head: equations 21 to 23."""
+def by_equation(model: Decoder, own: MultiTokenPrediction, x: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+    """M [RMSNorm(h); RMSNorm(Emb(t))], a block, a norm, and the shared head: equations 21 to 23. Returns rows and logits."""
     eps = model.config.eps
     both = torch.cat([rms(x, own.hidden_norm.weight, eps), rms(model.embed.weight[following], own.token_norm.weight, eps)], -1)
     joined = both @ torch.cat([own.from_rows.weight, own.from_token.weight], -1).T
-    return rms(own.block(joined, Step.plain(following)), own.norm.weight, eps) @ model.head.weight.T
+    rows = rms(own.block(joined, Step.plain(following)), own.norm.weight, eps)
+    return rows, rows @ model.head.weight.T
 
 
 @pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
@@ -43,9 +44,12 @@ def test_it_is_the_papers(family: str) -> None:
     with torch.no_grad():
         x = model.embed(tokens[:, :-1])
         got = own(model, x, tokens[:, 1:], Step.plain(tokens[:, :-1]))
-        assert torch.allclose(got, by_equation(model, own, x, tokens[:, 1:]), atol=1e-10)
+        for one, wanted in zip(got, by_equation(model, own, x, tokens[:, 1:]), strict=True):
+            assert torch.allclose(one, wanted, atol=1e-10)
         wrong = by_equation(model, own, x, tokens[:, :-1])  # the mutant: the row's own token is fed
-        assert not torch.allclose(got, wrong, atol=1e-3)
+        assert not torch.allclose(got[1], wrong[1], atol=1e-3)
+        own.hidden_norm, own.token_norm = own.token_norm, own.hidden_norm  # the mutant: norms swapped
+        assert not torch.allclose(got[1], own(model, x, tokens[:, 1:], Step.plain(tokens[:, :-1]))[1], atol=1e-3)
 
 
 def test_the_token_fed_is_recorded() -> None:

@@ -275,7 +275,7 @@ def overload(correction: float) -> float:
     model = mixture()
     batch, even = made("causal").batch(DOCUMENTS), balance.Balance(model, correction)
     for _ in range(60):
-        with even.counting(batch.targets != IGNORED), torch.no_grad():
+        with even.counting(lambda path: batch.targets != IGNORED), torch.no_grad():
             model(*batch.inputs)
         excess = even.correct()["overload"]
     return excess
@@ -320,7 +320,7 @@ def test_the_auxiliary_loss_by_hand() -> None:
     """Of real rows alone: E · Σ share of the choices · mean affinity, and its gradient moves the router."""
     model, batch = mixture(), made("causal").batch(DOCUMENTS)
     even, real = balance.Balance(model, 0.0, 0.5), batch.targets != IGNORED
-    with even.counting(real):
+    with even.counting(lambda path: real):
         model(*batch.inputs)
     want = 0.0
     for path, m in routers(model).items():
@@ -328,7 +328,7 @@ def test_the_auxiliary_loss_by_hand() -> None:
         share = torch.stack([(chosen == e).double().mean() for e in range(8)])
         want += 0.5 * 8 * float((share * (affinity / affinity.sum(-1, keepdim=True)).mean(0)).sum().detach())
         assert m.router.weight.grad is None
-    loss = even.loss(real)
+    loss = even.loss(lambda path: real)
     assert isinstance(loss, Tensor) and float(loss.detach()) == pytest.approx(want, rel=1e-5)
     loss.backward()
     assert all(float(m.router.weight.grad.abs().max()) > 0 for m in routers(model).values())  # type: ignore[union-attr]
@@ -342,7 +342,7 @@ def test_packed_documents_load_the_routers_as_alone() -> None:
     def loads(*batches: tuple[Any, ...]) -> list[list[int]]:
         even = balance.Balance(model, 1e-3, 0.5)
         for ids, *steps in batches:
-            with torch.no_grad(), even.counting(torch.ones_like(ids, dtype=torch.bool)):
+            with torch.no_grad(), even.counting(lambda path: torch.ones_like(ids, dtype=torch.bool)):
                 model(ids, *steps)
         return [load.tolist() for load in even.loads.values()]
 

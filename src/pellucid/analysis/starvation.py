@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -10,7 +10,7 @@ from pellucid import config as c
 from pellucid.analysis.small_training import corpus, train, untrained
 from pellucid.nn.transformer import Decoder
 from pellucid.training.loop import TrainingRun
-from pellucid.training.objectives import IGNORED
+from pellucid.training.targets import real_rows
 
 EXPERTS, WIDTH, RATE = 8, 32, 1e-2
 EVALUATED = 512  # documents whose rows are routed after the training
@@ -57,7 +57,7 @@ def trained(steps: int, correction: float, auxiliary: float) -> Trained:
 def loads(run: TrainingRun) -> list[float]:
     """Return each expert's share of the rows of a part of a run's documents."""
     batch = run.objective.batch(run.documents[:EVALUATED])
-    with torch.no_grad(), run.balance.counting(batch.targets != IGNORED):
+    with torch.no_grad(), run.balance.counting(partial(real_rows, batch)):
         run.model(*batch.inputs)
     load = run.balance.loads["layers.0.ffn"]  # of these rows alone: a step ends with its counts at zero
     shares: list[float] = (load.double() / load.sum()).tolist()

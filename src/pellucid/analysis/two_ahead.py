@@ -1,4 +1,4 @@
-"""A module that predicts the token after the next, trained beside a model that stays as it is, on shipped sentences."""
+"""A module that predicts the token after the next: a folder's own, or one trained beside a model that stays, on shipped sentences."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,12 @@ from pellucid.analysis.small_training import TEXTS, shipped_documents
 from pellucid.api.count import described
 from pellucid.api.model import Model
 from pellucid.batch.step import Step
-from pellucid.nn.multi_token import MultiTokenPrediction
+from pellucid.checkpoint.folder import Folder
+from pellucid.checkpoint.gguf.gguf_folder import folder_of
+from pellucid.checkpoint.multi_token_files import count_of, read_modules
+from pellucid.checkpoint.opening import place
+from pellucid.errors import PellucidError
+from pellucid.nn.multi_token import MultiTokenPrediction, stands_alone
 from pellucid.nn.transformer import cast
 from pellucid.ops.sampling.stages import logprobs
 from pellucid.tracing import watch
@@ -68,12 +73,16 @@ class Guess:
 
 
 class TwoAhead:
-    """A model with a module that predicts two tokens ahead. losses: of each step of the module's training."""
+    """A model with a module that predicts two tokens ahead. losses: of each step of the module's training, if it is trained here.
 
-    def __init__(self, model: Model) -> None:
+    module: one that was trained with the model; None for a new one.
+    """
+
+    def __init__(self, model: Model, module: nn.Module | None = None) -> None:
         self.model, self.losses = model, list[float]()
-        self.module = cast(MultiTokenPrediction(model.config), model.dtype).to(model.device)
-        initialise(self.module, 1, SPREAD, SEED)
+        self.module = cast(MultiTokenPrediction(model.config) if module is None else module, model.dtype).to(model.device)
+        if module is None:
+            initialise(self.module, 1, SPREAD, SEED)
 
     @property
     def parameters(self) -> int:
@@ -111,11 +120,11 @@ class TwoAhead:
     def logits(self, targets: Tensor, fed: Tensor) -> Tensor:
         """Return the module's logits [B T-2 V] for the tokens two ahead."""
         tokens = self.own(targets)
-        return self.module(self.model.module, self.rows(tokens), fed, Step.plain(tokens))  # type: ignore[no-any-return]
+        return self.module(self.model.module, self.rows(tokens), fed, Step.plain(tokens))[1]  # type: ignore[no-any-return]
 
     def rows(self, tokens: Tensor) -> Tensor:
-        """Return the rows that leave the model's last block [B T D]."""
-        path = leaving(self.model.module)[-1]
+        """Return the model's last rows, behind its last norm [B T D]."""
+        path = "norm" if self.model.config.final_norm else leaving(self.model.module)[-1]
         with torch.no_grad(), watch(self.model, only=path) as seen:
             self.model(tokens, rows=-1)
         return seen[path].value  # type: ignore[no-any-return]
@@ -138,6 +147,17 @@ class TwoAhead:
         one = self.model(self.own(targets))[0].argmax(-1).tolist()
         two = self.logits(targets, fed)[0].argmax(-1).tolist()
         return [Guess(*row) for row in zip(ids, one, fed[0].tolist(), two, ids[2:], strict=False)]
+
+
+def stored_module(model: Model) -> nn.Module | None:
+    """Return the first module for multi-token prediction of the folder that a model was loaded from; None if that has none."""
+    try:
+        folder = folder_of(place(model.name), ())
+    except PellucidError:  # a model that was made here
+        return None
+    if not isinstance(folder, Folder) or not stands_alone(model.config) or not count_of(folder, model.family, model.config):
+        return None
+    return read_modules(folder, model.family, model.config, 1, model.dtype)[0].requires_grad_(False)
 
 
 def mean_loss(logits: Tensor, targets: Tensor) -> float:

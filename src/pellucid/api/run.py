@@ -21,6 +21,7 @@ from pellucid.nn.transformer import cast
 from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from pellucid.training import run_recipe
 from pellucid.training.left_out import LeftOut, leave_out, named
+from pellucid.training.pipeline import without_modules
 from pellucid.training.recorded_step import RecordedStep
 from pellucid.training.replay import Replay
 
@@ -57,6 +58,7 @@ class Run(Replay):
         run, (_, family, hf) = self.to(step) if without is None else without.run, self.built
         name = f"{self.recipe.name} at step {run.step}" + ("" if without is None else f" without {named(without.documents)}")
         module = cast(copy.deepcopy(run.model).eval(), torch.float32)
+        without_modules(module)
         run.weights.unrounded(module)
         fields = {"architectures": [family.architecture], **hf, "dtype": "float32"}
         model = Model(name, module, family, fields, self.tokenizer)

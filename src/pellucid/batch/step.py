@@ -31,6 +31,7 @@ class Step:
     entry: the first block that runs, and the rows [B T D] that enter it; None: all blocks, from the embedding's rows.
     prompts: the ids of each request's prompt, or of a plain batch's rows [B T], for changes that count from a prompt's end.
     ids, entered: the step's tokens [B T] and the rows [B T D] that enter the first block, for blocks that read them too.
+    last: the model's last rows [B T D], which modules behind it read; kept where it has any.
     """
 
     positions: Tensor
@@ -45,6 +46,7 @@ class Step:
     prompts: Tensor | Mapping[Any, Sequence[int]] | None = None
     ids: Tensor | None = None
     entered: Tensor | None = None
+    last: Tensor | None = None
     kept: dict[Any, Any] = field(default_factory=dict)  # cross attention's memory, where no pages keep it
     once: dict[Any, Any] = field(default_factory=dict)  # what all layers share: angles, the slots of new rows
 

@@ -3,7 +3,7 @@
 Shapes are judged on meta before a byte is read; every name on disk is used or known to carry nothing, and every parameter is filled.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from math import prod
 from typing import Protocol
@@ -149,7 +149,11 @@ def place(model: nn.Module, name: str, shape: torch.Size, stored: torch.dtype, d
 
 def unfill(model: nn.Module, rules: tuple[Rule, ...]) -> Iterator[tuple[str, Tensor]]:
     """Yield the names and tensors of a checkpoint of this model."""
-    ours = targets(model)
+    yield from on_disk(targets(model), rules)
+
+
+def on_disk(ours: Mapping[str, Tensor], rules: tuple[Rule, ...]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the names and tensors on disk of tensors by our names."""
     groups, orphans = plan(rules, {n: tuple(t.shape) for n, t in ours.items()})
     assert not orphans, orphans
     for g in groups:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Container
+from itertools import count, takewhile
 
 from pellucid import config as c
 from pellucid.families import llama, moe_fields
@@ -66,9 +67,10 @@ RULES = (*llama.ENDS, *llama.NORMS, *LATENT, *llama.DENSE, *EXPERTS)
 
 
 def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
-    """Return patterns of ignored names, the multi-token prediction module behind the last layer among them, known by its eh_proj."""
-    extra = f"model.layers.{len(cfg.layers)}"
-    return (*llama.IGNORED, rf"{re.escape(extra)}\..*") if f"{extra}.eh_proj.weight" in names else llama.IGNORED
+    """Return patterns of ignored names, the multi-token prediction modules behind the last layer among them, known by their eh_proj."""
+    behind = (f"model.layers.{i}" for i in count(len(cfg.layers)))
+    extra = takewhile(lambda at: f"{at}.eh_proj.weight" in names, behind)
+    return (*llama.IGNORED, *(rf"{re.escape(at)}\..*" for at in extra))
 
 
 FAMILY = Family(config=config, rules=RULES, ignored=ignored, architecture="DeepseekV3ForCausalLM")

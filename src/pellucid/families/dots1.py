@@ -22,6 +22,7 @@ def windows(hf: Fields) -> list[int | None]:
 
 def config(hf: Fields) -> c.Config:
     hf.maybe("num_key_value_heads", stated=True)
+    hf.read |= {"num_nextn_predict_layers"}  # modules behind the last layer are another model
     attn, experts = llama.attention(hf, qk_norm=True), deepseek_v3.moe(hf, normalised=False)
     layers = moe_fields.dense_first(hf, attn, experts)
     return llama.decoder(hf, tuple(replace(one, attn=replace(attn, window=w)) for one, w in zip(layers, windows(hf), strict=True)))

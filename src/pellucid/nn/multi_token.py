@@ -1,4 +1,10 @@
-"""One more module beside a decoder, which predicts the token after the next (DeepSeek-V3, arXiv 2412.19437, equations 21 to 23)."""
+"""Multi-token prediction: modules behind a decoder, the k-th of which predicts the token after the k next (arXiv 2412.19437, §2.2).
+
+    h'_i = M [norm(h_i); norm(Emb(t_{i+k}))]        h_i := norm(block(h'_i))        P(t_{i+k+1}) = softmax(head(h_i))
+
+The first reads the decoder's last rows, behind its last norm as the published checkpoints do, and each further one those of the module
+before it.
+"""
 
 from torch import Tensor, nn
 
@@ -12,8 +18,15 @@ from pellucid.nn.transformer import Decoder
 from pellucid.watching.tap import tap
 
 
+def stands_alone(cfg: c.Config) -> bool:
+    """True if one more block of the last kind would read its rows alone, and those before each: blocks share no table, keys or entry."""
+    last = cfg.layers[-1]
+    shared = last.attn.keys != "own" or (last.attn.buckets is not None and not last.attn.buckets.own) or last.input is not None
+    return not (shared or cfg.embed_width is not None or cfg.whole_prompts or cfg.bidirectional or cfg.encoder is not None)
+
+
 class MultiTokenPrediction(nn.Module):
-    """Rows [B T D] that leave a decoder's last block, and the token after each [B T] -> logits [B T V] of the token after that.
+    """Rows [B T D] of a decoder, or of the module before, and the token k places on of each [B T] -> its own rows, and logits [B T V].
 
     The decoder's table and head are shared and count there. Its block is another of the decoder's last kind; the paper's one matrix over
     both parts is two here, `from_rows` and `from_token`, whose products are added.
@@ -27,9 +40,10 @@ class MultiTokenPrediction(nn.Module):
         self.from_rows, self.from_token = Linear(cfg.width, cfg.width, False), Linear(cfg.width, cfg.width, False)
         self.block = block(cfg, cfg.layers[-1])
 
-    def forward(self, model: Decoder, x: Tensor, following: Tensor, step: Step) -> Tensor:
+    def forward(self, model: Decoder, x: Tensor, following: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         hidden = tap(self.hidden_norm(x), "hidden_norm: B T D")
         token = tap(self.token_norm(tap(model.embed(following), "following: B T D")), "token_norm: B T D")
         rows, added = tap(self.from_rows(hidden), "from_rows: B T D"), tap(self.from_token(token), "from_token: B T D")
         joined = tap(ops.add(rows, added), "joined: B T D")
-        return model.logits(tap(self.norm(self.block(joined, step)), "norm: B T D"), step)
+        x = tap(self.norm(model.run_block(self.block, joined, step)), "norm: B T D")
+        return x, model.logits(x, step)

@@ -118,7 +118,10 @@ class Stack(nn.Module):
 
 
 class Decoder(Stack, LogitsHead):
-    """tokens [B T] -> logits [B T V], or of the step's wanted rows alone; without a head the last rows [B T D]."""
+    """tokens [B T] -> logits [B T V], or of the step's wanted rows alone; without a head the last rows [B T D].
+
+    multi_token: modules of nn/multi_token.py that train with it, None for most. They read the rows that the step keeps.
+    """
 
     axes = {**Stack.axes, "embed": "V D", "head": "V D", "narrow": "L D", "pooler": "D D"}
     edition = 0  # grows when adapters change its products, so that recorded plans notice
@@ -134,12 +137,15 @@ class Decoder(Stack, LogitsHead):
         else:
             self.head = None  # type: ignore[assignment]
         self.pooler = Linear(cfg.width, cfg.width, True) if cfg.pooler else None
+        self.multi_token: nn.ModuleList | None = None
 
     def forward(self, tokens: Tensor, step: Step | None = None) -> Tensor:
         step = step or Step.plain(tokens)
         if self.reads_entry:
             step.ids = tokens
         x = super().forward(tap(self.embed(tokens), f"embed: B T {self.letter}"), step)
+        if self.multi_token is not None:
+            step.last = x
         if self.head is not None:
             return self.logits(x, step)
         if self.pooler is not None:

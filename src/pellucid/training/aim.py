@@ -11,6 +11,7 @@ from pellucid.errors import TrainError
 from pellucid.training.criterion import Criterion, CrossEntropy
 from pellucid.training.distillation import Distillation
 from pellucid.training.loop import check
+from pellucid.training.multi_token_loss import MultiTokenLoss, require_targets
 from pellucid.training.objectives import Document, Objective
 from pellucid.training.own_check import OwnCheck
 from pellucid.training.preference import Preference, refer
@@ -20,6 +21,7 @@ from pellucid.training.reward import Reward, Rewards
 from pellucid.training.shards import TOKENIZER, load_tokenizer
 from pellucid.training.start import Start, folder_named, origin, stops, weights_digest
 from pellucid.training.text_objective import PairedText, TaughtText
+from pellucid.training.texts import Texts
 
 
 def criterion_of(
@@ -51,6 +53,10 @@ def criterion_of(
         return Reward(aim, objective, [*documents[0], *documents[1]], recipe.train.seed, ends, own, rewards)
     if isinstance(aim, DistilSettings):
         return Distillation(aim, *teacher_of(recipe, aim, objective, documents[0]))
+    if recipe.multi_token is not None:
+        longest = recipe.data.length if isinstance(recipe.data, Texts) else max(map(objective.rows, documents[0]))
+        require_targets(recipe.multi_token, recipe.path, longest)
+        return MultiTokenLoss(recipe.multi_token, recipe.train.smoothing)
     return CrossEntropy(recipe.train.smoothing)
 
 

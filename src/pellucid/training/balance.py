@@ -4,7 +4,7 @@ correction += rate · sign(mean load - load)        loads 9, 1, 2 (mean 4)  ->  
 loss += auxiliary · E · Σ share of the load · mean affinity, over all routers                          (arXiv 2101.03961, eq. 4)
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -31,8 +31,11 @@ class Balance:
         self.penalised = list(experts) if auxiliary else []
 
     @contextmanager
-    def counting(self, real: Tensor) -> Iterator[None]:
-        """Count which experts the forward inside chooses for the real rows [B T]; for an auxiliary loss keep their affinities."""
+    def counting(self, real: Callable[[str], Tensor]) -> Iterator[None]:
+        """Count which experts the forward inside chooses for the real rows; for an auxiliary loss keep their affinities.
+
+        real: from a router's path to which of its rows are, [B T].
+        """
         names = {f"{path}.chosen": None for path in (*self.routers, *self.penalised)}
         if not names:
             yield
@@ -42,11 +45,11 @@ class Balance:
             yield
         for path, load in self.loads.items():
             chosen = of_all_rows(self.seen, f"{path}.chosen")
-            load += torch.bincount(chosen[real].flatten(), minlength=len(load)).to(load.device)
+            load += torch.bincount(chosen[real(path)].flatten(), minlength=len(load)).to(load.device)
 
-    def loss(self, real: Tensor) -> Tensor | float:
-        """Return the auxiliary loss of the last forward's real rows [B T]: its factor for each even router, more for an uneven one."""
-        return sum((self.auxiliary * unevenness(self.seen, path, real) for path in self.penalised), 0.0)
+    def loss(self, real: Callable[[str], Tensor]) -> Tensor | float:
+        """Return the auxiliary loss of the last forward's real rows: its factor for each even router, more for an uneven one."""
+        return sum((self.auxiliary * unevenness(self.seen, path, real(path)) for path in self.penalised), 0.0)
 
     def forget(self) -> None:
         """Drop the loads of a step that is skipped."""

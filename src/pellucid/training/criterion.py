@@ -6,6 +6,7 @@ these, and not of the parts' means.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from pellucid.training.balance import Balance
 from pellucid.training.dropout import Dropout
 from pellucid.training.logits_loss import LogitsLoss
 from pellucid.training.objectives import IGNORED, Batch, Document, Objective
+from pellucid.training.targets import real_rows
 from pellucid.watching.tap import after, here
 
 Figures = dict[str, float]
@@ -26,10 +28,11 @@ LOGPROB_TABLES = 3
 
 
 class Judged(NamedTuple):
-    """A batch's loss, the mean over its units, and the figures that its log line has."""
+    """A batch's loss, the mean over its units, and the figures that its log line has. auxiliary: a loss that is made small in addition."""
 
     loss: Tensor
     figures: Figures
+    auxiliary: Tensor | float = 0.0
 
 
 class Criterion(ABC):
@@ -106,12 +109,15 @@ def loss_of(model: nn.Module, batch: Batch, smoothing: float = 0.0, share: float
 
     share: what the loss is multiplied by before it is differentiated.  A watch of the model has its parts under the path `loss`.
     """
-    logits = model(*batch.inputs)
-    targets = batch.targets.flatten()
+    return logits_loss(model, "loss", model(*batch.inputs), batch.targets, smoothing, share)
+
+
+def logits_loss(part: nn.Module, path: str, logits: Tensor, targets: Tensor, smoothing: float, share: float) -> Tensor:
+    """Return the mean loss of logits [B T V] that a part of a model made, for targets [B T]. path: of the loss within the part."""
     unread = torch.is_grad_enabled() and not here.watches
-    loss = LogitsLoss.apply(logits.flatten(0, 1), targets, smoothing, share, unread)
-    with after(model, "loss", None):
-        return tapped_loss(loss, logits, batch.targets, smoothing, IGNORED)
+    loss = LogitsLoss.apply(logits.flatten(0, 1), targets.flatten(), smoothing, share, unread)
+    with after(part, path, None):
+        return tapped_loss(loss, logits, targets, smoothing, IGNORED)
 
 
 def targets_in(batch: Batch) -> int:
@@ -130,13 +136,13 @@ def losses(
     total = sum(counts) if units is None else units
     for micro, (part, count) in enumerate(zip(parts, counts, strict=True)):
         share = count / total
-        real = part.targets != IGNORED
+        real = partial(real_rows, part)
         with dropout.drawn(micro), balance.counting(real):
             judged = criterion.judge(model, part, share)
         loss = judged.loss * share
         figures = {name: value * share for name, value in judged.figures.items()}
         with dropout.drawn(micro):  # blocks may run again in the backward pass
-            yield StepPart(loss, loss + balance.loss(real) * share, figures)
+            yield StepPart(loss, loss + (judged.auxiliary + balance.loss(real)) * share, figures)
 
 
 def added(sums: Figures, new: Figures) -> Figures:

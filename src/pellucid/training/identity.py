@@ -81,7 +81,7 @@ def require(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any], step: 
     defaults = {f.name: f.default for f in fields(TrainSettings)}  # of settings that are newer than the state
     pairs = {f"train.{name}": (before.get(name, defaults.get(name)), now.get(name)) for name in names}
     saved = {"ranks": str(ALONE), **saved}  # of states that are older than the field
-    own = {"data.source": None, **own}  # which only a run with several sources has
+    own = {"data.source": None, "multi_token.depth": None, "multi_token.weight": None, **own}  # which only some runs have
     pairs |= {name: (saved.get(name), value) for name, value in own.items() if name != "settings"}
     differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if differing.keys() == {"train.steps"}:

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from torch import nn
 
 from pellucid.checkpoint.adapter import Adapter, save_adapter
 from pellucid.checkpoint.disk import read_whole, reason, replacing
 from pellucid.checkpoint.fill import unfill
 from pellucid.checkpoint.folder import save_folder
+from pellucid.checkpoint.multi_token_files import COUNT, as_layers, write_file
 from pellucid.distributed import grid, join
 from pellucid.errors import CheckpointError, StoppedError, TrainError
 from pellucid.families.family import Family
@@ -138,6 +140,7 @@ def check_ranks(recipe: Recipe) -> None:
     refused = {
         "objective": (several and recipe.objective == "reward", recipe.objective),
         "watch": (several and recipe.watch is not None, "…"),
+        "multi_token": (several and recipe.multi_token is not None, "…"),
         "train.auxiliary": (r.data > 1 and s.auxiliary > 0, s.auxiliary),  # of each forward's loads, which are those of other documents
         "adapter.dropout": (r.data > 1 and recipe.adapter is not None and recipe.adapter.dropout > 0, "…"),  # drawn by micro-batch
         "eval.quiz": (several and recipe.evaluate is not None and recipe.evaluate.quiz > 0, "…"),
@@ -261,11 +264,14 @@ def finish(recipe: Recipe, folder: Path, start: Start, run: TrainingRun, progres
         return finish_adapter(recipe, folder, start, start.adapter, run, progress)
     model, family, objective = start.model, start.family, run.objective
     cast(model.eval(), torch.bfloat16)
+    modules = without_modules(model)
+    layers = None if modules is None else as_layers(model, modules, family)  # type: ignore[arg-type]
+    counted = {} if layers is None or modules is None else {COUNT: len(modules)}
     cast(model, torch.float32)
     about_it = described(recipe, family, model, run, progress)
     cast(model, torch.bfloat16)
-    tensors = {name: t.clone() for name, t in unfill(model, family.rules_for(model.config))}
-    config = {"architectures": [family.architecture], **start.hf, "dtype": "bfloat16"}
+    tensors = {name: t.clone() for name, t in unfill(model, family.rules_for(model.config))} | (layers or {})
+    config = {"architectures": [family.architecture], **start.hf, **counted, "dtype": "bfloat16"}
     if start.folder is None:
         generation, copies = None if isinstance(model, Encoder) else numbered(objective), own_files(model, objective)
     else:
@@ -274,9 +280,18 @@ def finish(recipe: Recipe, folder: Path, start: Start, run: TrainingRun, progres
     copies |= template_of(recipe) | {"README.md": about_it.encode()}
     try:
         save_folder(folder, config, tensors, generation, copies, overwrite=True)
-    except CheckpointError as fault:
+        write_file(folder, modules if layers is None else None)
+    except (CheckpointError, OSError) as fault:
         raise TrainError("train.folder", folder=folder, reason=fault) from None
     return folder
+
+
+def without_modules(model: nn.Module) -> nn.ModuleList | None:
+    """Take a model's modules for multi-token prediction from it, and return them; None if it has none."""
+    modules: nn.ModuleList | None = getattr(model, "multi_token", None)
+    if modules is not None:
+        model.multi_token = None  # type: ignore[assignment]
+    return modules
 
 
 def finish_adapter(recipe: Recipe, folder: Path, start: Start, adapter: Adapter, run: TrainingRun, progress: Progress) -> Path:

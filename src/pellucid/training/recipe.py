@@ -11,7 +11,14 @@ from pellucid.errors import TrainError
 from pellucid.ops.blocks import BITS
 from pellucid.training.objectives import OBJECTIVES, Data
 from pellucid.training.recipe_data import CHAT, DISTIL, FILES, PREFER, REWARD, data_of
-from pellucid.training.recipe_parts import AdapterSettings, WatchSettings, adapter_settings, watch_settings
+from pellucid.training.recipe_parts import (
+    AdapterSettings,
+    MultiTokenSettings,
+    WatchSettings,
+    adapter_settings,
+    multi_token_settings,
+    watch_settings,
+)
 from pellucid.training.recipe_tables import (
     AIMS,
     Aim,
@@ -33,8 +40,10 @@ BASE = ("from", "quant", "template")
 TUNING = (CHAT, PREFER, REWARD)
 """Objectives that start from a folder, beside those of `objectives.OBJECTIVES`."""
 TABLES = {"name": str, "model": dict, "adapter": dict, "tokenizer": dict, "data": dict, "train": dict, "eval": dict, "watch": dict}
-TABLES |= dict.fromkeys(("ranks", *AIMS), dict)
-OPTIONAL = {"adapter", "eval", "watch", "ranks", *AIMS}
+TABLES |= dict.fromkeys(("multi_token", "ranks", *AIMS), dict)
+OPTIONAL = {"adapter", "multi_token", "eval", "watch", "ranks", *AIMS}
+AHEAD = ("causal", CHAT)
+"""Objectives of models that can have modules for multi-token prediction."""
 ONE_PROCESS = RanksSettings()
 FROM_ZERO = {"quiz", "skips", "seed", "warmup", "weight_decay", "floor", "correction", "auxiliary"}
 MOST, HIGHEST = 2.0**63, ", < 2**63"
@@ -137,6 +146,7 @@ class Recipe:
     base: the folder that it starts from, None for new weights.  adapter: what alone trains then, None for every weight.
     aim: the table of an objective that has one of its own.  ranks: the processes that share the training.
     length: of the run, if not in steps; train.steps is 0 then, until it follows from the data.
+    multi_token: modules that train with the model, None for none.
     """
 
     path: Path
@@ -154,6 +164,7 @@ class Recipe:
     aim: Aim | None = None
     ranks: RanksSettings = ONE_PROCESS
     length: RunLength | None = None
+    multi_token: MultiTokenSettings | None = None
 
     @property
     def texts_a_row(self) -> int:
@@ -213,7 +224,19 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
     name, model, tokenizer = (tables[field] for field in ("name", "model", "tokenizer"))
     aim = AIMS[objective](path, tables.get(objective, {})) if objective in AIMS else None
     ranks = ranks_settings(path, tables.get("ranks", {}))
-    return Recipe(path, root, name, model, tokenizer, data, objective, train, evaluate, watch, base, adapter, aim, ranks, length)
+    ahead = modules_beside(path, tables, objective)
+    return Recipe(path, root, name, model, tokenizer, data, objective, train, evaluate, watch, base, adapter, aim, ranks, length, ahead)
+
+
+def modules_beside(path: Path, tables: dict[str, Any], objective: str) -> MultiTokenSettings | None:
+    """Return what [multi_token] says, checked; None without it. A TrainError beside an objective or an adapter that it does not go with."""
+    if "multi_token" not in tables:
+        return None
+    if objective not in AHEAD:
+        raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=", ".join(AHEAD))
+    if "adapter" in tables:
+        raise TrainError("recipe.beside", path=path, first="multi_token", second="adapter")
+    return multi_token_settings(path, tables["multi_token"])
 
 
 def base_settings(path: Path, tables: dict[str, Any]) -> BaseSettings | None:

@@ -1,4 +1,7 @@
-"""Tables of a recipe that say what of a model trains, [adapter], and what of a run is recorded, [watch]. Each field is checked by name."""
+"""Tables of a recipe that say what trains, [adapter], what trains beside it, [multi_token], and what of a run is recorded, [watch].
+
+Each field is checked by name.
+"""
 
 import re
 from dataclasses import dataclass, fields
@@ -6,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.errors import TrainError
-from pellucid.training.recipe_tables import known, require
+from pellucid.training.recipe_tables import known, number, require
 
 SCALES = ("alpha/r", "alpha/√r")
 
@@ -39,6 +42,28 @@ class AdapterSettings:
     name: str = "default"
     scale: str = SCALES[0]
     dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class MultiTokenSettings:
+    """The [multi_token] table of a recipe (arXiv 2412.19437). depth: modules, the first of which predicts the token after the next.
+
+    weight: of the mean of their losses beside the model's own.
+    """
+
+    depth: int = 1
+    weight: float = 0.3
+
+
+def multi_token_settings(path: Path, given: dict[str, Any]) -> MultiTokenSettings:
+    """Return the [multi_token] table, checked. That rows are long enough is checked when they are made."""
+    known(path, "multi_token.", given, {f.name for f in fields(MultiTokenSettings)})
+    right = {
+        "depth": (type(depth := given.get("depth", 1)) is int and 1 <= depth <= 64, "int 1 … 64"),
+        "weight": (number(given.get("weight", 1), 0), "number > 0"),
+    }
+    require(path, "multi_token", given, right)
+    return MultiTokenSettings(**given)
 
 
 def adapter_settings(path: Path, given: dict[str, Any], based: bool) -> AdapterSettings:

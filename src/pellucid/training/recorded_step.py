@@ -17,7 +17,8 @@ from pellucid.ops import wide
 from pellucid.tracing import Trace, Writer, fed, watch
 from pellucid.training.balance import mixtures
 from pellucid.training.loop import TrainingRun
-from pellucid.training.objectives import IGNORED, Batch
+from pellucid.training.objectives import Batch
+from pellucid.training.targets import real_rows
 from pellucid.watching.records import Records
 
 
@@ -108,7 +109,7 @@ def loads_of(chosen: Records, path: str, experts: int, batches: list[Batch]) -> 
     """Return how often each expert was chosen in the forwards of a step's batches, for rows that carry loss."""
     load = torch.zeros(experts, dtype=torch.long)
     for seen, batch in zip(chosen.all(path), batches, strict=True):
-        load += torch.bincount(seen.value[batch.targets != IGNORED].flatten().cpu(), minlength=experts)
+        load += torch.bincount(seen.value[real_rows(batch, path)].flatten().cpu(), minlength=experts)
     return [int(n) for n in load]
 
 

@@ -25,9 +25,10 @@ from pellucid.messages import say
 from pellucid.nn.transformer import Decoder
 from pellucid.training.aim import criterion_of
 from pellucid.training.balance import Balance, balance_of
-from pellucid.training.criterion import losses
+from pellucid.training.criterion import Figures, added, losses
 from pellucid.training.identity import require
 from pellucid.training.loop import LOG_BYTES, STEP, TrainingRun, feed, moments_of
+from pellucid.training.multi_token_loss import PLACE
 from pellucid.training.objectives import Document, Masked, Objective, objective_of
 from pellucid.training.pipeline import DATA
 from pellucid.training.pipeline import examples as examples_of
@@ -45,7 +46,7 @@ from pellucid.training.trained_weights import changing
 from pellucid.training.watched import WatchedSteps
 from pellucid.training.why import Why, why_moved
 
-COMPARED = ("documents", "loss", "gradient")  # fields of a log line, in the order in which a step computes them
+COMPARED = ("documents", "loss", "gradient")  # fields of a log line, in the order in which a step computes them; then modules' losses
 
 
 class Replay:
@@ -254,10 +255,11 @@ class Replay:
         if "loss" in log.get(run.step + 1, {}):  # a skipped step has none
             balance = Balance(run.model, run.s.correction, run.s.auxiliary)
             parts = run.batches(self.numbers(run.step + 1))
-            total = 0.0
+            total, figures = 0.0, Figures()
             for part in losses(run.criterion, run.model, parts, balance, run.draws()):
                 total += float(part.loss.detach())  # in the order of `backward`; sum() of Python 3.12 rounds otherwise
-            compare({"step": run.step + 1, "loss": total}, log)
+                figures = added(figures, part.figures)
+            compare({"step": run.step + 1, "loss": total, **figures}, log)
         self.confirmed.add(entry["step"])
 
 
@@ -272,6 +274,6 @@ def compare(entry: dict[str, Any], log: dict[int, dict[str, Any]]) -> None:
     if "documents" in entry and entry.get("skipped") != logged.get("skipped"):
         what = {"logged": logged.get("skipped", "-"), "now": entry.get("skipped", "-")}
         raise TrainError("replay.differs", step=entry["step"], what="skipped", **what)
-    for name in COMPARED:
+    for name in (*COMPARED, *(name for name in logged if name.startswith(f"{PLACE}."))):
         if name in logged and name in entry and logged[name] != entry[name]:
             raise TrainError("replay.differs", step=entry["step"], what=name, logged=logged[name], now=entry[name])

@@ -4,18 +4,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from pellucid.checkpoint.adapter import Adapter
 from pellucid.checkpoint.default_dtype import named
 from pellucid.checkpoint.folder import GGUF, INDEX, WEIGHTS, Folder
 from pellucid.checkpoint.gguf.gguf_folder import GgufFolder
+from pellucid.checkpoint.multi_token_files import FILE, count_of, read_modules
 from pellucid.checkpoint.new_adapter import new_adapter
-from pellucid.checkpoint.opening import open_module, place
+from pellucid.checkpoint.opening import OpenedModule, open_module, place
 from pellucid.checkpoint.tied import resolve
 from pellucid.config import Config
 from pellucid.counting.sizes import judge_sizes
 from pellucid.errors import PellucidError, TrainError
 from pellucid.families import understand
 from pellucid.families.family import Family
+from pellucid.nn.multi_token import MultiTokenPrediction, stands_alone
 from pellucid.nn.transformer import Decoder, EncoderDecoder, build, cast
 from pellucid.training.identity import digest
 from pellucid.training.loop import initialise
@@ -45,6 +49,7 @@ def fresh(recipe: Recipe, objective: Objective) -> Start:
     family, cfg = understand(hf, str(recipe.path))
     model = build(cfg)
     fit(recipe, model, hf, objective)
+    add_modules(model, recipe, hf)
     initialise(model, len(cfg.layers), recipe.train.spread, recipe.train.seed)
     return Start(family, hf, cast(model, named(recipe.train.full)))
 
@@ -59,6 +64,8 @@ def opened(recipe: Recipe, objective: Objective) -> Start:
         raise TrainError("train.vocab", path=recipe.path, ids=f"{ids:,}", rows=f"{model.config.vocab:,}")
     a = recipe.adapter
     if a is None:
+        if add_modules(model, recipe, hf):
+            begin_modules(model, recipe, got)
         model.requires_grad_(True)
         return Start(got.family, hf, model, None, got.folder)
     rooted = a.scale != "alpha/r"
@@ -75,6 +82,29 @@ def fit(recipe: Recipe, model: Decoder | EncoderDecoder, hf: dict[str, Any], obj
     """Raise TrainError unless the model is of the kind that the objective trains."""
     if type(model) is not objective.kind:
         raise TrainError("train.kind", path=recipe.path, found=hf.get("model_type"), objective=recipe.objective)
+
+
+def add_modules(model: Decoder | EncoderDecoder, recipe: Recipe, hf: dict[str, Any]) -> bool:
+    """Give a model the modules of the recipe's [multi_token], without weights. False if it has none; a TrainError if the model cannot."""
+    if recipe.multi_token is None:
+        return False
+    if not isinstance(model, Decoder) or not stands_alone(model.config):
+        raise TrainError("train.multi_token", path=recipe.path, found=hf.get("model_type"))
+    model.multi_token = nn.ModuleList(MultiTokenPrediction(model.config) for _ in range(recipe.multi_token.depth))
+    return True
+
+
+def begin_modules(model: Decoder | EncoderDecoder, recipe: Recipe, got: OpenedModule) -> None:
+    """Give the modules of a model that starts from a folder the weights that the folder has of them, and to others first weights."""
+    assert isinstance(model, Decoder) and model.multi_token is not None and recipe.multi_token is not None
+    dtype, depth = named(recipe.train.full), recipe.multi_token.depth
+    initialise(model.multi_token, len(model.config.layers), recipe.train.spread, recipe.train.seed)
+    cast(model.multi_token, dtype)
+    if isinstance(got.folder, GgufFolder):
+        return
+    known = min(depth, count_of(got.folder, got.family, model.config))
+    for k, one in enumerate(read_modules(got.folder, got.family, model.config, known, dtype)):
+        model.multi_token[k] = one
 
 
 def base_folder(recipe: Recipe) -> Path:
@@ -115,7 +145,7 @@ def weights_digest(folder: Folder | GgufFolder) -> str:
     else:
         files = [file for file in sorted(path.iterdir()) if file.suffix == ".safetensors" or file.name in ("config.json", INDEX)]
     if (alone := path / WEIGHTS) in files:
-        files = [file for file in files if file.suffix != ".safetensors" or file == alone]
+        files = [file for file in files if file.suffix != ".safetensors" or file in (alone, path / FILE)]
     return digest("".join(file_digest(file) for file in files))
 
 
