@@ -13,6 +13,7 @@ from pellucid.checkpoint.new_adapter import new_adapter
 from pellucid.commands import main
 from pellucid.counting import training_memory
 from pellucid.counting.bounds import Device
+from pellucid.counting.flash import Flash
 from pellucid.counting.meta_run import meta_model, run
 from pellucid.counting.training_memory import Way, kept
 from pellucid.counting.training_pace import training_pace
@@ -99,9 +100,7 @@ def test_attention_on_meta_would_keep_the_pattern(monkeypatch: pytest.MonkeyPatc
     tokens = torch.zeros(1, 64, dtype=torch.long, device="meta")
     model = learning(meta_model(LLAMA, torch.float32))
     right = kept(model, tokens, tokens)["layers.1"]
-    monkeypatch.setattr(
-        training_memory.Flash, "__torch_function__", lambda self, func, types, args=(), kwargs=None: func(*args, **(kwargs or {}))
-    )
+    monkeypatch.setattr(Flash, "__torch_function__", lambda self, func, types, args=(), kwargs=None: func(*args, **(kwargs or {})))
     assert kept(model, tokens, tokens)["layers.1"] >= right + 4 * 64 * 64 * 4 - 4 * 64 * 4
 
 

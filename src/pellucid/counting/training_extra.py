@@ -49,15 +49,29 @@ class Extra:
     """What an objective takes beside the step of its own model, by name. lasting: bytes all the time.  flops: of one forward's share.
 
     tables: of rows × ids in float32 or wider, as many as its loss holds at most; None for those of the cross-entropy.
+    modules: for multi-token prediction, that train with the model.
     """
 
     tables: int | None = None
     lasting: tuple[tuple[str, Number], ...] = ()
     moments: tuple[MomentBytes, ...] = ()
     flops: tuple[tuple[str, Number], ...] = ()
+    modules: int = 0
 
 
 NOTHING = Extra()
+
+
+def loss(bill: Bill, extra: Extra, size: int) -> Number:
+    """Return the bytes that the loss holds of logits and what is made of them. size: bytes of a logit."""
+    rows, vocab = bill.setting.context * bill.setting.batch, bill.config.vocab
+    wide, tables, each = at_least(size), extra.tables, size * (1 + extra.modules)
+    if tables is not None:
+        return product(f"{tables}·T·V·{wide}", tables=tables, rows=rows, vocab=vocab, wide=wide)
+    # the cross-entropy's are logits, whose place their gradient takes, and a few rows twice in float32; narrow ones widened, and not
+    row, few = 2 * wide if size == wide else 3 * wide + size, min(ROWS, rows)
+    value = rows * vocab * each + few * vocab * row
+    return Number(value, f"T·V·{each} + rows·V·{row}", f"{rows:,}·{vocab:,}·{each} + {few}·{vocab:,}·{row}")
 
 
 def passing(forward: Callable[[], Tensor]) -> int:

@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.counting.bill import BYTES, Bill
 from pellucid.counting.distinct import PLACE, Distinct
+from pellucid.counting.flash import Flash
 from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
 from pellucid.counting.textbook import attention_products, matrices, multiplied
-from pellucid.counting.training_extra import NOTHING, PIECE, ROWS, Extra, MomentBytes, at_least, passing
+from pellucid.counting.training_extra import NOTHING, PIECE, Extra, MomentBytes, at_least, loss, passing
+from pellucid.counting.training_modules import MODULE, attach, is_block, look_ahead, numbers, products
 from pellucid.counting.training_peak import working
 from pellucid.counting.weights import axes_of
 from pellucid.families import family, known
@@ -66,11 +66,12 @@ def training(bill: Bill, way: Way = Way()) -> dict[str, Number]:
 
 def memory(bill: Bill, way: Way) -> dict[str, Number]:
     """Return the bytes of a rank: memory.weights, memory.gradients, ... memory.total."""
-    size, every = int(BYTES[bill.setting.activations]), int(bill["parameters.total"])
-    trained, of = (every, "N") if way.rank is None else (adapters(bill, way), "A")
+    size, ahead = int(BYTES[bill.setting.activations]), numbers(bill.config, way.extra.modules)
+    every, n = int(bill["parameters.total"]) + ahead, "(N + M)" if ahead else "N"  # M: of modules for multi-token prediction
+    trained, of = (every, n) if way.rank is None else (adapters(bill, way), "A")
     # frozen ones lie as they are stored; blocks of a few bits take no gradient, so they are trained as activations are
     weights = "bytes.dequantised" if way.rank is None and "bytes.dequantised" in bill else "bytes.total"
-    kinds, wide = {"weights": Number(int(bill[weights]), weights)}, at_least(size)
+    kinds, wide = {"weights": Number(int(bill[weights]) + ahead * size, f"{weights} + M·{size}" if ahead else weights)}, at_least(size)
     if way.rank is not None:
         kinds["adapters"] = product(f"A·{wide}", trained=trained, wide=wide)
     each = size if way.rank is None and not way.summed else wide
@@ -81,7 +82,7 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
             wide * (2 * trained - way.single), f"2·{of}·{wide} − M·{wide}", f"2·{trained:,}·{wide} − {way.single:,}·{wide}"
         )
     if way.master and size < 4 and way.rank is None:
-        kinds["master"] = product("N·4", every=every, four=4)
+        kinds["master"] = product(f"{n}·4", every=every, four=4)
     if way.copied:
         kinds["copy"] = total([(f"{wide}·numbers", 1, Number(wide * trained)), ("moments", 1, kinds["moments"])])
     if way.shards > 1:
@@ -90,7 +91,7 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     kept = activations(bill, way)
     out = {f"memory.{n}": x for n, x in kinds.items()}
     out["memory.activations"] = total(recomputed(bill, kept) if way.recompute else kept)
-    out["memory.loss"] = loss(bill, way.extra.tables, size)
+    out["memory.loss"] = loss(bill, way.extra, size)
     moments = {
         "at_loss": at_loss(bill, out, way, kept),
         "at_backward": at_backward(bill, way, kinds, kept),
@@ -101,18 +102,6 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     name, most = max(moments.items(), key=lambda item: item[1].value)
     out["memory.total"] = Number(most.value, name, "", (f"memory.{name}",))
     return out
-
-
-def loss(bill: Bill, tables: int | None, size: int) -> Number:
-    """Return the bytes that the loss holds of logits and what is made of them. tables: see Extra.  size: bytes of a logit."""
-    rows, vocab = bill.setting.context * bill.setting.batch, bill.config.vocab
-    wide = at_least(size)
-    if tables is not None:
-        return product(f"{tables}·T·V·{wide}", tables=tables, rows=rows, vocab=vocab, wide=wide)
-    # the cross-entropy's are logits, whose place their gradient takes, and a few rows twice in float32; narrow ones widened, and not
-    row, few = 2 * wide if size == wide else 3 * wide + size, min(ROWS, rows)
-    value = rows * vocab * size + few * vocab * row
-    return Number(value, f"T·V·{size} + rows·V·{row}", f"{rows:,}·{vocab:,}·{size} + {few}·{vocab:,}·{row}")
 
 
 def at_extra(kinds: Mapping[str, Number], one: MomentBytes, way: Way) -> Number:
@@ -162,6 +151,12 @@ def at_backward(bill: Bill, way: Way, kinds: Mapping[str, Number], kept: list[tu
         before = of_layer["outside"] + row * len(order)
     logits = s.batch * s.context * bill.config.vocab * size
     most = {"kept": before, "gradients": int(kinds["gradients"]) if way.summed else behind, "working": logits + row}
+    if way.extra.modules:  # the last module's block comes first, with all logits
+        again = of_layer["multi_token.0.block"]
+        of_modules = sum(n for path, n in of_layer.items() if path.startswith("multi_token."))
+        of_modules += way.extra.modules * (row - again) + again if way.recompute else 0
+        tables, block = (1 + way.extra.modules) * logits, needs[last_kind(bill)]
+        most = {"kept": before + of_modules, "gradients": int(kinds["gradients"]) if way.summed else 0, "working": tables + block}
     for path, own in reversed(order):
         again = own if way.recompute else 0
         bytes_of = {"kept": before + again, "gradients": int(kinds["gradients"]) if way.summed else behind, "working": needs[path] + row}
@@ -181,7 +176,9 @@ def gradients_of(bill: Bill, way: Way, every: int) -> dict[str, int]:
         if c.weight.parameter and (path or tied or not c.path.startswith("embed")):
             name = f"{path['stack']}layers.{path['number']}" if path else ""
             of[name] = of.get(name, 0) + c.weight.count
-    return {name: n * every // int(bill["parameters.total"]) for name, n in of.items()}
+    ahead = numbers(bill.config, way.extra.modules)
+    of[""] = of.get("", 0) + ahead
+    return {name: n * every // (int(bill["parameters.total"]) + ahead) for name, n in of.items()}
 
 
 def at_update(bill: Bill, way: Way, kinds: Mapping[str, Number]) -> Number:
@@ -200,11 +197,11 @@ def at_update(bill: Bill, way: Way, kinds: Mapping[str, Number]) -> Number:
 
 def recomputed(bill: Bill, kept: list[tuple[str, int, Number]]) -> list[tuple[str, int, Number]]:
     """Return the input of every layer, the rest of the largest one, and what is outside of layers."""
-    inside = [(times, n) for path, times, n in kept if "layers" in path]
+    inside = [(times, n) for path, times, n in kept if is_block(path)]
     s = bill.setting
     one = product("B·T·D·b", batch=s.batch, rows=s.context, width=bill.config.width, each=int(BYTES[s.activations]))
     largest = max((n for _, n in inside), key=float, default=Number(0))
-    rest = [entry for entry in kept if "layers" not in entry[0]]
+    rest = [entry for entry in kept if not is_block(entry[0])]
     return [("inputs", sum(times for times, _ in inside), one), ("largest", 1, largest), *rest]
 
 
@@ -225,6 +222,8 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
         out["flops.backward"] = Number(value, "2·T·matrices + 2·attention", f"2·{rows:,}·{through:,} + 2·{mixing.value:,}")
     if way.recompute:
         out["flops.recompute"] = blocks_of(bill)
+    if way.extra.modules:
+        out["flops.multi_token"] = products(bill, way.extra.modules, way.recompute)
     out |= {f"flops.{name}": n for name, n in way.extra.flops}
     out["flops.total"] = total([(n.removeprefix("flops."), 1, x) for n, x in out.items()])
     if crosses:
@@ -296,8 +295,11 @@ def activations(bill: Bill, way: Way = Way()) -> list[tuple[str, int, Number]]:
     Two layers of each kind run: with a frozen table the very first layer's input has no gradient, so it keeps less.
     """
     reduced, model, tokens, source = on_meta(bill, way.rank, way.adapted)
+    if way.extra.modules:
+        assert isinstance(model, Decoder)
+        attach(model, bill.config, way.extra.modules, model.embed.weight.dtype)
     by_layer = kept(model, tokens, source, way.packed)
-    out = []
+    out = [(path, 1, Number(n)) for path, n in by_layer.items() if path.startswith("multi_token.")]
     for kind in reduced.kinds:
         first, *again = (by_layer.get(f"{kind.stack}layers.{i}", 0) for i in kind.built)
         if again in ([], [first]):
@@ -340,10 +342,14 @@ def forward(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor, pac
         lengths = [length] * count if count > 1 else [length - length // 2, length // 2]
         step = Step.packed([n for n in lengths if n], META)
         step.wanted = None if logits else torch.zeros(1, dtype=torch.long, device=META)
-        return model(tokens.reshape(1, -1), step)  # type: ignore[no-any-return]
-    if isinstance(model, Decoder):
-        return model(tokens, Step.plain(tokens, mask=prefix(tokens.shape[1]) if model.config.prefix else None))  # type: ignore[no-any-return]
-    return model(source, tokens)  # type: ignore[no-any-return]
+        tokens = tokens.reshape(1, -1)
+    elif isinstance(model, Decoder):
+        step = Step.plain(tokens, mask=prefix(tokens.shape[1]) if model.config.prefix else None)
+    else:
+        return model(source, tokens)  # type: ignore[no-any-return]
+    out: Tensor = model(tokens, step)
+    look_ahead(model, tokens, step)
+    return out
 
 
 def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor, packed: bool = False) -> dict[str, int]:
@@ -368,21 +374,10 @@ def kept(model: Decoder | EncoderDecoder, tokens: Tensor, source: Tensor, packed
     return sums
 
 
-class Flash(TorchFunctionMode):
-    """Attention on meta as a device runs it. There torch takes SDPA apart and keeps the pattern, B·H·T·S numbers of it; the kernels of
-    real devices keep one number a row, B·H·T, and make the pattern again. Where no kernel fits a CPU either, both keep the pattern.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention:
-            (q, k, v), mask = args, kwargs["attn_mask"]
-            if q.is_meta and q.shape[-1] == k.shape[-1] == v.shape[-1] and not (mask is not None and mask.requires_grad):
-                if mask is not None and mask.dtype == torch.bool:
-                    mask = torch.empty_like(mask, dtype=q.dtype)
-                flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-                return flash(q, k, v, 0.0, kwargs["is_causal"], attn_mask=mask, scale=kwargs["scale"])[0]
-        return func(*args, **kwargs)
+def last_kind(bill: Bill) -> str:
+    """Return the path of the kind that the last layer is of."""
+    last = len(bill.config.layers) - 1
+    return next(f"{kind.stack}layers.{kind.first}" for kind in bill.reduced.kinds if last in kind.numbers and kind.stack != "encoder.")
 
 
 @contextmanager
@@ -390,7 +385,7 @@ def layers(model: nn.Module, where: list[str]) -> Iterator[None]:
     """Append the path of the running layer to `where`, while the context is open."""
     handles: list[Any] = []
     for path, m in model.named_modules():
-        if path.rpartition(".")[0].endswith("layers"):
+        if path.rpartition(".")[0].endswith("layers") or MODULE.fullmatch(path):
             handles.append(m.register_forward_pre_hook(lambda *_, path=path: where.append(path)))
             handles.append(m.register_forward_hook(lambda *_: where.pop() and None))
     try:

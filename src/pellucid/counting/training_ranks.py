@@ -97,8 +97,8 @@ def read_by_several(bill: Bill, path: str, times: int) -> bool:
 
 
 def orthogonalised(path: str, ndim: int) -> bool:
-    """Return whether Muon changes a parameter: a matrix of a layer, or a stack of these."""
-    return "layers." in path and ndim >= 2 and "bias" not in path
+    """Return whether Muon changes a parameter: a matrix of a layer or of a module for multi-token prediction, or a stack of these."""
+    return ("layers." in path or path.startswith("multi_token.")) and ndim >= 2 and "bias" not in path
 
 
 def gathered_matrix(shape: tuple[int, ...], full: tuple[int, ...], g: TrainingGrid) -> int:

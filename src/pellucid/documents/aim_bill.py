@@ -30,10 +30,12 @@ def longest_text(recipe: Recipe, data: Texts, cfg: Config) -> int:
 
 
 def extra_of(recipe: Recipe, bill: Bill) -> Extra:
-    """Return what the recipe's objective takes beside the step that `bill` counts one forward of."""
+    """Return what the recipe's objective, and its [multi_token], take beside the step that `bill` counts one forward of."""
     aim, s, full = recipe.aim, bill.setting, recipe.train.full  # full: of a teacher, and of first weights
     data = recipe.data
     packed = isinstance(data, Texts) and data.pack == "documents"
+    if recipe.multi_token is not None:
+        return Extra(modules=recipe.multi_token.depth)
     if isinstance(aim, DistilSettings):
         family, cfg = described(folder_named(recipe, aim.teacher))
         teacher = billed(cfg, family.name, aim.teacher, s.context, s.batch, full, full, plain=full)

@@ -25,7 +25,7 @@ from pellucid.training.pipeline import examples, prepare
 from pellucid.training.recipe import Recipe
 from pellucid.training.run_length import TOGETHER, with_steps
 from pellucid.training.shards import size_of
-from pellucid.training.start import fit, numbered
+from pellucid.training.start import add_modules, fit, numbered
 from pellucid.watching.meta import META
 
 
@@ -56,6 +56,7 @@ def facts_bill(recipe: Recipe, way: Way, device: str | None = None) -> FactsBill
     family, cfg = understand(hf, str(recipe.path))
     with META:
         fit(recipe, build(cfg), hf, objective)
+        add_modules(build(cfg), recipe, hf)
     check(objective, documents, cfg.vocab, cfg.positions)
 
     def counted(shape: ForwardShape) -> tuple[Bill, Way]:

@@ -18,14 +18,16 @@ from pellucid.counting.number import Number, total
 from pellucid.counting.ranks import Split
 from pellucid.counting.training_extra import at_least
 from pellucid.counting.training_memory import Way, memory, training
+from pellucid.counting.training_modules import numbers
 from pellucid.counting.training_ranks import TrainingGrid, of_rank, orthogonalised
 from pellucid.documents.aim_bill import extra_of, longest_text
 from pellucid.documents.count import Scenario, device_of, document
 from pellucid.documents.facts_bill import FactsBill, facts_bill
-from pellucid.errors import PellucidError, UseError
+from pellucid.errors import PellucidError, TrainError, UseError
 from pellucid.families import understand
 from pellucid.families.family import Family
 from pellucid.messages import say
+from pellucid.nn.multi_token import stands_alone
 from pellucid.nn.transformer import build
 from pellucid.training.pipeline import tokenizer_table
 from pellucid.training.recipe import ONE_PROCESS, Recipe, read_recipe
@@ -105,6 +107,7 @@ def bill_of_facts(recipe: Recipe, device: str | None = None, price: float | None
     s = recipe.train
     way = Way(recompute=s.recompute, master=s.rounds, summed=(s.micro or s.batch) < s.batch, copied=s.save_beside)
     facts = facts_bill(recipe, way, device)
+    facts.bill.notes.extend(notes_of_modules(recipe, facts.bill))
     way = with_muon(recipe, facts.bill, facts.way)
     return RecipeBill(facts.bill, facts.steps, s.batch // (s.micro or s.batch), price, way, recipe.ranks, facts)
 
@@ -121,6 +124,7 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
     texts, length = rows * recipe.texts_a_row, longest_text(recipe, data, cfg)
     bill = billed(cfg, family.name, recipe.name, length, texts, stored, dtype, device, plain=dtype)
     bill.notes.append(say("count.recipe.note", forwards=recipe.train.batch // rows))
+    bill.notes += notes_of_modules(recipe, bill)
     if isinstance(recipe.aim, PreferSettings):
         bill.notes.append(say("count.recipe.reference"))
     if isinstance(recipe.aim, RewardSettings):
@@ -134,12 +138,23 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
     return RecipeBill(bill, steps, recipe.train.batch // rows, price, way, recipe.ranks)
 
 
+def notes_of_modules(recipe: Recipe, bill: Bill) -> list[str]:
+    """Return the note of a recipe's modules for multi-token prediction. A TrainError for a model that can have none."""
+    if recipe.multi_token is None:
+        return []
+    if not stands_alone(bill.config):
+        raise TrainError("train.multi_token", path=recipe.path, found=bill.family)
+    depth = recipe.multi_token.depth
+    return [say("count.recipe.multi_token", modules=depth, parameters=f"{numbers(bill.config, depth):,}")]
+
+
 def with_muon(recipe: Recipe, bill: Bill, way: Way) -> Way:
     """Return `way` with the numbers of which Muon keeps one moment; as it is for AdamW."""
     if recipe.train.optimizer != "muon":
         return way
     matrices = (c for c in bill.weights if orthogonalised(c.path, len(c.weight.shape)))
-    return replace(way, single=sum(c.times * c.weight.count for c in matrices) if way.low is None else way.low)  # adapters are matrices
+    single = sum(c.times * c.weight.count for c in matrices) + numbers(bill.config, way.extra.modules, of_muon=True)
+    return replace(way, single=single if way.low is None else way.low)  # adapters are matrices
 
 
 def of_adapters(bill: Bill, way: Way, ranks: int) -> dict[str, Number]:

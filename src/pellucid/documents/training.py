@@ -35,6 +35,7 @@ from pellucid.runs.answers import piece_of, visible
 from pellucid.tokenizer.tokenizer import load_tokenizer
 from pellucid.training.facts import FactHistory, read_facts
 from pellucid.training.meter import peak_of, step_seconds
+from pellucid.training.multi_token_loss import PLACE
 from pellucid.training.run_folder import RECIPE
 from pellucid.training.texts import Texts
 
@@ -87,6 +88,8 @@ def panels(run: Run, log: list[dict[str, Any]], watched: list[int], shown: int |
         for name in FIGURES:
             if any(name in entry for entry in log):
                 yield curve(say(FIGURES[name]), across, shown, *curves(log, name, f"held_out_{name}"))
+    if modules := [name for name in next((e for e in reversed(log) if "loss" in e), {}) if name.startswith(f"{PLACE}.")]:
+        yield looking_ahead(log, modules, across, shown)
     if (facts := read_facts(run.folder)) is not None and facts.steps:
         yield from learnt(facts, across, shown)
     if shown is not None:
@@ -168,6 +171,17 @@ def curve(title: str, across: str, shown: int | None, at: list[int], trained: li
     """Return the picture of a figure over the steps, of what is trained and, where it is measured, of what is held out."""
     series = {say("training.loss"): trained} | ({say("training.held_out"): apart} if any(x is not None for x in apart) else {})
     return LinePanel(title, across, at, series, shown)
+
+
+def looking_ahead(log: list[dict[str, Any]], modules: list[str], across: str, shown: int | None) -> LinePanel:
+    """Return the picture of the losses of modules for multi-token prediction, of which the first predicts two tokens ahead."""
+    series, at = dict[str, list[float | None]](), list[int]()
+    for tokens, name in enumerate(modules, 2):
+        at, trained, apart = curves(log, name, f"held_out_{name}")
+        series[say("training.ahead", tokens=tokens)] = list(trained)
+        if any(x is not None for x in apart):
+            series[say("training.ahead.held_out", tokens=tokens)] = apart
+    return LinePanel(say("training.multi_token"), across, at, series, shown)
 
 
 def learnt(facts: FactHistory, across: str, shown: int | None) -> Iterator[Panel]:
