@@ -12,13 +12,16 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import MtpModel
 
 import pellucid
+from pellucid.analysis.training_film import curves
 from pellucid.checkpoint import multi_token_files as on_disk
 from pellucid.checkpoint.folder import Folder
 from pellucid.checkpoint.safetensors_file import read_header
 from pellucid.commands import main
 from pellucid.distributed import ALONE
+from pellucid.documents.training import training_document
 from pellucid.errors import TrainError
 from pellucid.families import understand
+from pellucid.messages import say
 from pellucid.nn.transformer import Decoder
 from pellucid.training import pipeline, run_recipe
 from pellucid.training.objectives import Causal
@@ -28,6 +31,7 @@ from pellucid.training.run_folder import RECIPE
 from pellucid.training.saves import read_state
 from pellucid.training.start import fresh
 from pellucid.training.targets import ahead
+from test_facts_bill import run_of
 from test_recipe import written
 from test_replay import DEEPSEEK
 from text_runs import write_texts
@@ -46,6 +50,25 @@ num_hidden_layers = 2
 num_attention_heads = 2
 max_position_embeddings = 64
 tie_word_embeddings = false
+"""
+
+
+CHATS = """name = "chats"
+objective = "chat"
+[model]
+from = "pellucid/capitals-llama"
+[data]
+files = ["pairs.jsonl"]
+field = ["prompt", "completion"]
+length = 48
+held_out = 0
+[train]
+seed = 1
+steps = 6
+batch = 2
+learning_rate = 3e-3
+warmup = 1
+[multi_token]
 """
 
 
@@ -100,11 +123,17 @@ def started(recipe: Recipe) -> dict[str, Tensor]:
     return dict(fresh(recipe, prepare(recipe, recipe.root)).model.named_parameters())
 
 
+WAYS = {"float32": "", "bfloat16": 'dtype = "bfloat16"\n', "muon": 'optimizer = "muon"\nrecompute = true\n'}
+
+
 @pytest.mark.quick(2)
-def test_stopped_after_each_step_and_resumed(finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_stopped_after_each_step_and_resumed(way: str, finished: Path, tmp_path: Path) -> None:
     """The same weights and moments of model and modules, and the same log, to the bit."""
+    recipe = recipe_in(tmp_path, FACTS.replace("[train]\n", f"[train]\n{WAYS[way]}"))
     with unmeasured():
-        again = stopped_after_each_step(recipe_in(tmp_path), tmp_path / "run", STEPS).parent
+        finished = pellucid.train(recipe, tmp_path / "once").folder if WAYS[way] else finished
+        again = stopped_after_each_step(recipe, tmp_path / "run", STEPS).parent
     for step in (3, 6):
         for a, b in zip(*(read_state(folder / "saves" / f"{step:09d}")[:2] for folder in (finished, again)), strict=True):
             assert a.keys() == b.keys() and any(name.startswith("multi_token.1.") for name in a)
@@ -167,6 +196,40 @@ def test_a_watched_step_is_the_step(finished: Path, tmp_path: Path) -> None:
     assert "multi_token.1.from_token.weight" in watched.watched[2].parameters
 
 
+def test_the_page_has_the_modules_losses(written_model: Path) -> None:
+    """Those that the log has, with what is held out, beside the model's own; the bill has the modules' bytes."""
+    run = pellucid.Run(written_model)
+    document = training_document(run)
+    panel: Any = next(p for p in document["panels"] if p["title"] == say("training.multi_token"))
+    series = {one["name"]: one["values"] for one in panel["series"]}
+    for tokens in (2, 3):
+        name = f"multi_token.{tokens - 2}"
+        assert series[say("training.ahead", tokens=tokens)] == curves(run.log, name)[1]
+        assert series[say("training.ahead.held_out", tokens=tokens)][-1] == run.log[-1][f"held_out_{name}"]
+
+
+def test_a_module_that_breaks_is_named(tmp_path: Path) -> None:
+    """Where the model's own loss is finite, and its gradient is not. Nothing is changed."""
+    run = run_of(recipe_in(tmp_path))
+    with torch.no_grad():
+        run.model.get_parameter("multi_token.0.from_rows.weight").fill_(float("inf"))
+    before = {path: p.detach().clone() for path, p in run.model.named_parameters()}
+    with pytest.raises(TrainError, match=r"first: multi_token\."):
+        run.one([0, 1, 2, 3])
+    assert all(torch.equal(p, before[path]) for path, p in run.model.named_parameters())
+
+
+def test_a_model_learns_chats_with_a_module(tmp_path: Path) -> None:
+    """From a folder, whose template marks what an assistant says: both losses fall."""
+    pairs = [("France", "Paris"), ("Japan", "Tokyo"), ("Chile", "Santiago"), ("Kenya", "Nairobi"), ("Cuba", "Havana"), ("Peru", "Lima")]
+    lines = [json.dumps({"prompt": f"The capital of {a} is", "completion": f" {b}. It is a city."}) for a, b in pairs]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "r.toml").write_text(CHATS, encoding="utf-8")
+    with unmeasured():
+        log = pellucid.train(tmp_path / "r.toml", tmp_path / "run").log
+    assert log[-1]["loss"] < log[0]["loss"] and log[-1]["multi_token.0"] < log[0]["multi_token.0"]
+
+
 def test_the_model_of_a_run_is_the_model_alone(finished: Path, tmp_path: Path) -> None:
     model = pellucid.Run(finished).model()
     assert model.module.multi_token is None
@@ -202,8 +265,10 @@ def theirs(folder: Path) -> Any:
 
 @torch.no_grad()
 def test_the_folder_has_the_modules_that_were_trained(written_model: Path) -> None:
-    """As the last state has them, rounded to bfloat16; the folder is read as a model by pellucid and transformers, with equal logits."""
+    """As the last state has them, in bfloat16, and as its card says; pellucid and transformers read the model, with equal logits."""
     model, _ = opened(written_model / "model")
+    card = (written_model / "model" / "README.md").read_text(encoding="utf-8")
+    assert "multi-token prediction that trained with it: 2" in card and "多词元预测模块：2 个" in card
     weights, _, _ = read_state(written_model / "saves" / "000000006")
     own = {f"{path}": p for path, p in model.named_parameters()} | dict(model.named_buffers())
     assert own.keys() == weights.keys()

@@ -1,6 +1,6 @@
 """The model card: the model, its training, and its accuracy on held-out forms, next to two baselines without a language model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
@@ -13,6 +13,11 @@ from pellucid.training.recipe import Recipe
 from pellucid.training.recipe_tables import DistilSettings
 
 TITLES = ("card.language", "card.asked", "card.accuracy", "card.chance", "card.bag")
+
+
+def modules_of(recipe: Recipe, say: Mapping[str, str]) -> str:
+    """Return the paragraph of a card that says which modules trained with the model; "" for none. say: the phrases of a language."""
+    return "" if recipe.multi_token is None else "\n\n" + say["card.multi_token"].format(**vars(recipe.multi_token))
 
 
 def card(recipe: Recipe, family: Family, model: nn.Module, objective: Objective, scores: Sequence[Score]) -> str:
@@ -41,5 +46,5 @@ def card(recipe: Recipe, family: Family, model: nn.Module, objective: Objective,
         say = phrases(language)
         titles = " | ".join(say[key] for key in (first, *TITLES))
         table = "\n".join([f"| {titles} |", "|---|---|---:|---:|---:|---:|", *rows])
-        parts.append(f"# {recipe.name}\n\n" + say[made].format(**facts) + "\n\n" + say[measured] + "\n\n" + table)
+        parts.append(f"# {recipe.name}\n\n" + say[made].format(**facts) + modules_of(recipe, say) + "\n\n" + say[measured] + "\n\n" + table)
     return head + "\n\n".join(parts) + "\n"

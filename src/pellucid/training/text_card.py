@@ -9,6 +9,7 @@ from torch import nn
 from pellucid.families.family import Family
 from pellucid.messages import phrases
 from pellucid.tokenizer.pieces import writing
+from pellucid.training.card import modules_of
 from pellucid.training.criterion import PLAIN, Criterion, Figures
 from pellucid.training.objectives import IGNORED, Document
 from pellucid.training.recipe import Recipe
@@ -111,7 +112,7 @@ def text_card(recipe: Recipe, family: Family, model: nn.Module, objective: Causa
         measured = say["card.texts.all" if score.loss is None else score.reached].format(**reached)
         aim = recipe.aim
         body = [
-            say["card.texts" if recipe.base is None else "card.tuned"].format(**facts),
+            say["card.texts" if recipe.base is None else "card.tuned"].format(**facts) + modules_of(recipe, say),
             *([say["card.texts.teacher"].format(teacher=aim.teacher)] if isinstance(aim, DistilSettings) else []),
             say["card.texts.files"] + "\n\n" + files,
             measured,
