@@ -6,6 +6,7 @@ would pass.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid import config as c
+from pellucid.api.model import make
 from pellucid.batch.kv_cache import PagedCache, Span
 from pellucid.batch.step import Step
 from pellucid.nn.transformer import Decoder, EncoderDecoder, build
@@ -60,6 +62,14 @@ def tiny(cfg: c.Config | str, dtype: torch.dtype = torch.float64, seed: int = 0,
     for b in model.buffers():
         b.copy_(torch.randn(b.shape, generator=draw) * 0.2)
     return model
+
+
+def random_folder(hf: Mapping[str, Any], folder: Path, seed: int = 0, std: float = 0.1) -> None:
+    """Save a random model of a config.json's fields into `folder`."""
+    model, draw = make(dict(hf)), torch.Generator().manual_seed(seed)
+    for name, p in model.module.named_parameters():
+        p.data = (torch.randn(p.shape, generator=draw) * std + (p.ndim == 1 and "norm" in name)).to(p.dtype)
+    model.save(folder)
 
 
 def ids(*shape: int, seed: int = 0) -> Tensor:

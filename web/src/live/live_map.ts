@@ -2,6 +2,7 @@
 
 import type { LensLayerDocument } from "../run/documents";
 import type { MapBlockDocument, MapDocument, MapEdgeDocument, MapStackDocument } from "../run/map_documents";
+import { stackOf } from "../run/river";
 import { probabilities, ranked } from "../sampling/stages";
 import type { LiveRun, LiveStep } from "./live_run";
 import type { StepTensor } from "./present";
@@ -10,7 +11,6 @@ const CELLS = 1000, MOST = 32, LEAST = 8, EDGES = 900, FAINT = 0.02; // document
 
 const PARTS = ["attn", "cross", "ffn"];
 const blockOf = (path: string): string => /^(\w+\.)?layers\.\d+/.exec(path)?.[0] ?? "";
-const stackOf = (path: string): string => path.replace(/\.?layers\.\d+.*/, "");
 const sum = (x: readonly number[]): number => x.reduce((a, b) => a + b, 0);
 
 // The parts of one block: what is added to the stream, and to what.

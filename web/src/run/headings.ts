@@ -1,10 +1,17 @@
 // The names of a picture's parts, above it: over each block's halves where they fit, else once over a stack.
 
 import type { Panel } from "./map";
+import type { Key } from "../messages";
 import type { MapBlockDocument, MapDocument } from "./map_documents";
+import type { Row } from "./river";
 import { axes, type Tensor } from "./types";
 
-export type Part = "embedding" | "attention" | "mixing" | "crossed" | "feed" | "experts";
+// crossed: an attention and one to the encoder; cross: the latter alone.
+export type Part = "embedding" | "attention" | "mixing" | "crossed" | "cross" | "feed" | "experts" | "probabilities";
+export const TITLES: Record<Part, Key> = {
+  embedding: "page.heading.embedding", attention: "page.heading.attention", mixing: "page.heading.mixing", crossed: "page.heading.crossed", cross: "page.heading.cross",
+  feed: "page.heading.feed", experts: "page.heading.experts", probabilities: "page.heading.probabilities",
+};
 export interface Heading { x: number; anchor: "start" | "middle" | "end"; parts: { part: Part | ""; text: string }[] }
 export interface Words { of: (part: Part) => string; blocks: (count: number) => string; stack: (name: string) => string }
 
@@ -18,6 +25,15 @@ export function partsOf(block: MapBlockDocument, tensors: readonly Tensor[]): Pa
   const attends = own.some((t) => t.result === "shares" && axes(t).includes("S")), other = own.some((t) => /\.(conv|delta|mamba)(\.|$)/.test(t.path));
   const experts = own.some((t) => t.result === "choice");
   return [attends && !other ? (block.cross.length > 0 ? "crossed" : "attention") : "mixing", ...(block.feed.length > 0 ? [experts ? ("experts" as const) : ("feed" as const)] : [])];
+}
+
+// The part that a row of the cards shows; undefined for one that has no name.
+export function partOf(row: Row): Part | undefined {
+  const own = row.columns.flat();
+  if (row.tail) return own.length > 0 ? "probabilities" : undefined;
+  if (!row.block) return own.some((t) => t.result === "embedding") || row.stems.some((t) => t.result === "embedding") ? "embedding" : undefined;
+  if (row.part === "ffn") return own.some((t) => t.result === "choice") ? "experts" : "feed";
+  return ({ attn: "attention", cross: "cross", conv: "mixing", delta: "mixing", mamba: "mixing" } as const)[row.part];
 }
 
 // Which kinds of marks a map has, beside bands: a Mamba has none of both.

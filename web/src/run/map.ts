@@ -55,13 +55,14 @@ export function curve(a: number, y: number, b: number, z: number, m = (a + b) / 
   return `M${f(a)} ${f(y)}C${f(m)} ${f(y)} ${f(m)} ${f(z)} ${f(b)} ${f(z)}`;
 }
 
+// block -1: the words and the vectors that enter the first block.
 export interface Cell { panel: number; block: number; row: number }
 
 // The cell under a point of the picture.
 export function cellAt(l: Layout, x: number, y: number): Cell | undefined {
   for (const [panel, p] of l.panels.entries()) {
-    const block = Math.floor((x - p.start) / p.step), row = Math.floor((y - p.top) / p.row);
-    if (block >= 0 && block < p.stack.blocks.length && row >= 0 && row < p.stack.rows.length) return { panel, block, row };
+    const block = Math.max(-1, Math.floor((x - p.start) / p.step)), row = Math.floor((y - p.top) / p.row);
+    if (x >= 0 && block < p.stack.blocks.length && row >= 0 && row < p.stack.rows.length) return { panel, block, row };
   }
   return undefined;
 }

@@ -16,6 +16,9 @@ export function split(path: string): [block: string, rest: string] {
   return match ? [match[1] ?? "", match[2] ?? ""] : ["", path];
 }
 
+// The stack that a tensor of a block is in: "decoder" of "decoder.layers.3.attn.q", "" where there is one alone.
+export const stackOf = (path: string): string => path.replace(/\.?layers\.\d+.*/, "");
+
 export function blocks(tensors: readonly Tensor[]): Block[] {
   const blocks = new Map<string, Tensor[]>();
   for (const t of tensors) {
@@ -48,6 +51,31 @@ export function river(tensors: readonly Tensor[]): Row[] {
   });
   if (stems.length > 0) rows.push({ block: "", stems, part: "", columns: [], tail: true });
   return rows;
+}
+
+// Rows of one block that do not wait for each other are one group, to be drawn side by side: none reads what another of them adds.
+export function groups(rows: readonly Row[], tensors: readonly Tensor[]): Row[][] {
+  const out: Row[][] = [];
+  for (const row of rows) {
+    const last = out.at(-1), before = last?.[0];
+    const waits = !last || !row.block || before?.block !== row.block || row.stems.length > 0 || row.columns.length === 0 || before.columns.length === 0 || last.some((one) => reads(row, one, tensors));
+    if (waits) out.push([row]);
+    else last.push(row);
+  }
+  return out;
+}
+
+// True if the row's tensors were made, over whatever steps of their block, from what the other row ends in.
+function reads(row: Row, other: Row, tensors: readonly Tensor[]): boolean {
+  const end = other.columns.flat().reduce((a, b) => (b.n > a.n ? b : a)).path, seen = new Set<string>(), own = new Map(tensors.map((t) => [t.path, t]));
+  const visit = (path: string): boolean => {
+    const t = own.get(path);
+    if (path === end) return true;
+    if (!t || seen.has(path) || split(path)[0] !== row.block) return false;
+    seen.add(path);
+    return makers(t, tensors).some(visit);
+  };
+  return row.columns.flat().some((t) => visit(t.path));
 }
 
 // Neighbours of one part, each list an excursion; a tensor that joins parts, as the residual after attention, is a list by itself.
