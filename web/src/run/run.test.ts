@@ -5,9 +5,9 @@ import { NOWHERE, read, written } from "../link";
 import { OFF } from "../sampling/stages";
 import * as settings from "../sampling/settings";
 import * as sweeps from "./sweep";
-import { role } from "./role";
+import { letter, lettered, role } from "./role";
 import { attributed, byBlock, total } from "./lens";
-import { blocks, river, split } from "./river";
+import { blocks, groups as abreast, river, split } from "./river";
 import { grouped } from "./groups";
 import { makers, sources } from "./sources";
 import { axes, type Routing, type Tensor } from "./types";
@@ -48,6 +48,14 @@ describe("the river", () => {
   it("keeps every tensor, once, whatever it is called", () => {
     const odd = [...run.slice(0, 3), tensor("layers.0.novel.thing", "B T Z", [1, 5, 3], null, ["layers.0.attn.q"]), tensor("layers.0.novel", "B T D", [1, 5, 8], null, ["layers.0.novel.thing"]), ...run.slice(3)];
     expect(river(odd).flatMap((r) => [...r.stems, ...r.columns.flat()]).map((t) => t.path).sort()).toEqual(odd.map((t) => t.path).sort());
+  });
+
+  it("puts parts side by side that read the same rows, and no others", () => {
+    const parallel = run.map((t) => (t.path === "layers.0.ffn_norm" ? { ...t, inputs: ["embed"] } : t.path === "layers.0.out" ? { ...t, inputs: ["embed", "layers.0.attn", "layers.0.ffn"] } : t)).filter((t) => t.path !== "layers.0.mid");
+    expect(abreast(river(parallel), parallel).map((rows) => rows.map((r) => r.part))).toEqual([["attn", "ffn"], ["norm"]]);
+    expect(abreast(river(run), run).map((rows) => rows.map((r) => r.part))).toEqual([["attn"], ["ffn"], ["norm"]]);
+    const waits = parallel.map((t) => (t.path === "layers.0.ffn.up" ? { ...t, inputs: ["layers.0.attn"] } : t)); // the mutant: it reads what attention adds
+    expect(abreast(river(waits), waits).map((rows) => rows.length)).toEqual([1, 1, 1]);
   });
 
   it("finds blocks of any stack", () => {
@@ -200,4 +208,15 @@ describe("sweeps", () => {
     expect(sweeps.read(sweeps.written(own))).toEqual(own);
     for (const text of ["", "x", "[]", '["p","layers.*.out","t","",""]', '["","a","T","",""]', '["p","a","T","b",""]', '["p",1,"T","",""]']) expect(sweeps.read(text)).toBeUndefined();
   });
+});
+
+it("names of queries, keys and values are known in a formula", () => {
+  const signs = (text: string): string => lettered(text).filter((p) => p.letter).map((p) => `${p.letter}:${p.text}`).join(" ");
+  expect(lettered("q_rot·k_rotᵀ / √32").map((p) => p.text).join("")).toBe("q_rot·k_rotᵀ / √32");
+  expect(signs("(q[:K]·kᵀ + q_rot·k_sharedᵀ) / √24")).toBe("q:q k:k q:q_rot k:k_shared");
+  expect(signs("attn_norm · W_qᵀ + b_q")).toBe("q:W_q q:b_q");
+  expect(signs("latent · W_kv_b[K:]ᵀ")).toBe("k:latent k:W_kv_b");
+  expect(signs("pattern · v")).toBe("v:v");
+  expect(signs("top_k(logits, 50) + silu(gate) · up + mask")).toBe("");
+  expect(["q_norm", "k", "kv_a", "v", "latent", "keys", "quiet", "vocabulary"].map(letter)).toEqual(["q", "k", "k", "v", "k", undefined, undefined, undefined]);
 });
