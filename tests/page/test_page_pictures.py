@@ -135,7 +135,7 @@ def test_a_logit_over_a_temperature_is_shown_as_that(tab: Tab, model: Model) -> 
     tab.page.wait_for_selector("[data-pick]")
     for row in tab.page.locator("tr[data-id]").all():
         id = int(row.get_attribute("data-id") or -1)
-        shown = row.locator("[data-stage=temperature]").get_attribute("data-shown") or "nan"
+        shown = row.locator("[data-stage=temperature]").get_attribute("data-plain") or "nan"
         assert float(shown) == pytest.approx(float(logits[id]) / 2, rel=1e-6)
     top = float(logits.max()) / 2
     assert f"− {top:.3f}" in tab.page.inner_text(".formula")
