@@ -13,7 +13,7 @@ from pellucid.analysis import prompt_batch, ragged_batch
 from pellucid.analysis.prompt_batch import batched
 from pellucid.commands import main
 from pellucid.errors import UseError
-from pellucid.messages import phrases
+from pellucid.messages import filled, phrases
 from tiny import swapped
 
 SPECIMEN = "pellucid/capitals"
@@ -63,7 +63,7 @@ def test_explain_shows_the_batch(capsys: pytest.CaptureFixture[str], lang: str) 
     assert document["padded"] == [[None] * (longest - len(own)) + own for own in ids] and document["rows"] == sum(map(len, ids))
     assert [p["candidates"][0]["piece"] for p in document["prompts"]][:3] == ["·Paris", "巴黎", "·Tokyo"]
     text = out_of(capsys, "explain", SPECIMEN, *SEVERAL, "--lang", lang)
-    words = phrases(lang)["batch.padded"].format(prompts=4, longest=longest, all=4 * longest, padding=4 * longest - document["rows"])
+    words = filled(phrases(lang)["batch.padded"], prompts=4, longest=longest, all=4 * longest, padding=4 * longest - document["rows"])
     assert words in " ".join(text.split()) or words in text
     assert all(p["candidates"][0]["piece"] in text for p in document["prompts"])
     assert text.split().count("·") == 4 * longest - document["rows"]

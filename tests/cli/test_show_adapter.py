@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import pellucid
-from pellucid.messages import phrases
+from pellucid.messages import filled, phrases
 from test_commands import Captured, judged, run
 
 SPECIMEN = "pellucid/capitals-llama"
@@ -23,7 +23,7 @@ def test_an_adapters_share(rank: int, tmp_path: Path, capsys: Captured) -> None:
     for lang in ("en", "zh"):
         out = run(capsys, "show", SPECIMEN, "--adapter", tmp_path / "a", "--lang", lang)[1]
         share = f"{100 * numbers / before:.3f}"
-        sentence = phrases(lang)["show.adapter"].format(name="default", count=f"{numbers:,}", tensors=16, share=share, model=f"{before:,}")
+        sentence = filled(phrases(lang)["show.adapter"], name="default", count=f"{numbers:,}", tensors=16, share=share, model=f"{before:,}")
         assert sentence in " ".join(out.split()) and "attn.q.adapters.default.lora_a.weight" in out
     _, document = judged(capsys, "show", SPECIMEN, "--adapter", tmp_path / "a")
     assert sum(w["count"] for w in document["weights"] if ".adapters." in w["path"]) == numbers == document["parameters"] - before

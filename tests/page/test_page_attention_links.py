@@ -6,7 +6,7 @@ import pytest
 
 import pellucid
 from browser import Tab, address_of
-from pellucid.messages import phrases
+from pellucid.messages import filled, phrases
 
 LLAMA, T5, GPT2 = "pellucid/capitals-llama", "pellucid/capitals-t5", "pellucid/capitals"
 PROMPT = "The capital of France is"
@@ -31,7 +31,7 @@ def test_a_key_says_which_queries_read_it_and_leads_to_them(tab: Tab, lang: str)
     tab.settle()
     hash_ = unquote(address_of(tab.page))
     assert "view=attention" in hash_ and f"head={each}" in hash_
-    assert words["page.shares"].format(key=1, count=each) in tab.page.inner_text("section.sheet.attention h2")
+    assert filled(words["page.shares"], key=1, count=each) in tab.page.inner_text("section.sheet.attention h2")
     assert tab.page.locator("[data-pair]").count() > 0  # the hands
 
 

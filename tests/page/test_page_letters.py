@@ -11,7 +11,7 @@ STYLE = "([selector, name]) => getComputedStyle(document.querySelector(selector)
 
 def colours(tab: Tab) -> dict[str, str]:
     """Return the colours of the letters in the tab's theme, as computed styles have them."""
-    found: dict[str, str] = tab.page.evaluate("""() => Object.fromEntries(["q", "k", "v"].map(letter => {
+    themed: dict[str, str] = tab.page.evaluate("""() => Object.fromEntries(["q", "k", "v"].map(letter => {
       const e = document.createElement("i");
       e.style.color = `var(--${letter})`;
       document.body.append(e);
@@ -19,7 +19,7 @@ def colours(tab: Tab) -> dict[str, str]:
       e.remove();
       return [letter, own];
     }))""")
-    return found
+    return themed
 
 
 def coloured(tab: Tab, place: str) -> set[tuple[str, str]]:

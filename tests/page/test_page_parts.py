@@ -42,11 +42,11 @@ def test_parts_are_named_in_their_order(tab: Tab, name: str, kinds: list[str], l
     model = pellucid.load(f"pellucid/{name}", dtype="float32")
     trace = pellucid.trace(model, PROMPT)
     tab.go(lang, model=model.name, prompt=PROMPT)
-    found = headings(tab)
-    assert [one["part"] for one in found] == kinds
-    assert [one["says"] for one in found] == [phrases(lang)[f"page.heading.{kind}"] for kind in kinds]
-    assert sorted(found, key=lambda one: one["top"]) == found
-    for one in found:
+    shown = headings(tab)
+    assert [one["part"] for one in shown] == kinds
+    assert [one["says"] for one in shown] == [phrases(lang)[f"page.heading.{kind}"] for kind in kinds]
+    assert sorted(shown, key=lambda one: one["top"]) == shown
+    for one in shown:
         if not one["of"]:
             continue
         own = {"attention": "attn", "cross": "cross", "feed": "ffn", "experts": "ffn"}[one["part"]]
@@ -86,11 +86,11 @@ def test_the_chosen_token_is_the_one_that_is_told_of(tab: Tab) -> None:
 def test_parallel_parts_stand_beside_each_other(browser: Browser, tmp_path: Any, parallel: bool) -> None:
     random_folder(PARALLEL | {"use_parallel_residual": parallel}, tmp_path)
     with serve_from_thread(str(tmp_path), dtype="float32") as address, open_tab(browser, address) as tab:
-        for width, beside in ((1440, parallel), (390, False)):
+        for width, side_by_side in ((1440, parallel), (390, False)):
             tab.page.set_viewport_size({"width": width, "height": 900})
             tab.go(prompt="#5 7 9")
             attention, feed = [one for one in headings(tab) if one["of"] == "layers.0"]
             assert (attention["part"], feed["part"]) == ("attention", "feed")
-            assert (attention["top"] == feed["top"] and attention["left"] < feed["left"]) is beside
-            assert (feed["top"] > attention["top"]) is not beside
+            assert (attention["top"] == feed["top"] and attention["left"] < feed["left"]) is side_by_side
+            assert (feed["top"] > attention["top"]) is not side_by_side
             assert tab.page.locator("[data-parallel]").count() == parallel

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 import pellucid
 from browser import Tab, address_of, open_file, open_offline_tab, open_tab, serve_from_thread
 from pellucid.html.live import live_page
-from pellucid.messages import phrases
+from pellucid.messages import filled, phrases
 from test_page_tour import expected
 
 PROMPT = "The capital of France is"
@@ -42,7 +42,7 @@ WELL = {"frame": True, "text": True, "apart": True, "over": 0, "dim": True}
 def begin(tab: Tab, lang: str = "en") -> None:
     """Open the page as on a first visit, and take the offer."""
     tab.go(lang, view="map", prompt=PROMPT)
-    assert tab.page.inner_text("[data-story='first'] span") == phrases(lang)["page.story.offer"].format(count=len(STATIONS))
+    assert tab.page.inner_text("[data-story='first'] span") == filled(phrases(lang)["page.story.offer"], count=len(STATIONS))
     tab.page.click("[data-story='first'] .begin")
     scene(tab.page, "cut")
 
@@ -63,7 +63,7 @@ def test_scenes_say_the_runs_numbers_and_cover_nothing(browser: Browser, address
         begin(tab, lang)
         for n, (name, key) in enumerate(STATIONS.items(), 1):
             assert scene(tab.page, name) == numbers[key]
-            assert tab.page.inner_text(f"[data-tells='{name}'] .says") == words[f"page.tour.{key}"].format(**numbers[key])
+            assert tab.page.inner_text(f"[data-tells='{name}'] .says") == filled(words[f"page.tour.{key}"], **numbers[key])
             assert words[f"page.story.{name}.tells"] in tab.page.inner_text(f"[data-tells='{name}']")
             tab.settle()
             assert tab.page.evaluate(SEEN) == WELL, name

@@ -16,7 +16,7 @@ from pellucid.analysis.training_film import curves
 from pellucid.api.model import specimens
 from pellucid.checkpoint.opening import recorded_runs
 from pellucid.documents.number import number
-from pellucid.messages import phrases
+from pellucid.messages import filled, phrases
 from pellucid.tracing import Trace
 
 PROMPT = "The capital of France is"
@@ -125,7 +125,7 @@ def test_the_tour_says_the_numbers_of_the_run(tab: Tab, lang: str) -> None:
     for key, numbers, sentence in walk(tab):
         name = key.removeprefix("page.tour.")
         assert numbers == stations[name], name
-        assert sentence == phrases(lang)[key].format(**numbers)
+        assert sentence == filled(phrases(lang)[key], **numbers)
         seen.append(name)
     assert seen == list(stations)
 

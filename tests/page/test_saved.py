@@ -20,7 +20,7 @@ from pellucid.documents.number import number
 from pellucid.html import file as pages
 from pellucid.html.recording import recording
 from pellucid.html.shown import subject
-from pellucid.messages import phrases
+from pellucid.messages import filled, phrases
 from pellucid.tracing import Trace
 from pellucid.watching.records import Seen
 
@@ -166,7 +166,7 @@ def test_cells_without_terms_say_so(browser: Browser, specimen: Model, trace: Tr
     terms = recorded(file.read_text(encoding="utf-8"))["terms"]
     cells = sum(s.value.numel() for s in trace)
     assert (terms["told"], terms["cells"]) == (4000, cells)
-    beyond = phrases("en")["page.beyond"].format(told=4000, cells=cells)
+    beyond = filled(phrases("en")["page.beyond"], told=4000, cells=cells)
     for path, says in ((plain, phrases("en")["page.untold"]), (file, beyond)):
         with open_offline_tab(browser, path) as tab:
             open_file(tab, path, '#reading[data-cell="0,0,0"]:not([data-value=""])', tensor="embed", cell="0,0,0")

@@ -13,7 +13,13 @@ export type Language = "en" | "zh";
 const WORDS: Record<Language, Record<Key, string>> = { en: english, zh: chinese };
 
 export function say(key: Key, values: Record<string, string | number> = {}): string {
-  return WORDS[settings.language][key].replace(/\{(\w+)\}/g, (placeholder, name: string) => (name in values ? String(values[name]) : placeholder));
+  return filled(WORDS[settings.language][key], values);
+}
+
+// A sentence with its values: "{count} {count:row|rows}" is "1 row" and "3 rows".
+export function filled(sentence: string, values: Record<string, string | number>): string {
+  return sentence.replace(/\{(\w+)(?::([^{}|]*)\|([^{}|]*))?\}/g, (placeholder, name: string, one?: string, several?: string) =>
+    !(name in values) ? placeholder : one === undefined ? String(values[name]) : String((String(values[name]) === "1" ? one : several) ?? ""));
 }
 
 // Sentences one after another: in Chinese no blank follows a full stop.

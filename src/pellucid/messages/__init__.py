@@ -2,6 +2,8 @@
 
     say("config.missing", file="config.json", field="hidden_size")
 
+A count has two forms: "{count} {count:row|rows}" is "1 row" and "3 rows".
+
 Values that come from a file or a user are escaped and cut, so that no control character reaches a terminal.
 """
 
@@ -59,7 +61,20 @@ def say(key: str, **values: object) -> str:
     sentence = phrases(language())[key]
     if values.get("near") == "-":
         sentence = re.sub(r"[;；][^;；]*\{near\}[^;；]*", "", sentence)
-    return sentence.format(**{name: plain(value) for name, value in values.items()})
+    return filled(sentence, **values)
+
+
+def filled(sentence: str, **values: object) -> str:
+    """Return a sentence with the values put in."""
+    return sentence.format(**{name: Value(plain(value)) for name, value in values.items()})
+
+
+class Value(str):
+    """A value as a sentence has it. As "{count:row|rows}" the first form where it is 1, the second elsewhere."""
+
+    def __format__(self, forms: str) -> str:
+        one, bar, several = forms.partition("|")
+        return str(self) if not bar else one if self == "1" else several
 
 
 def paragraph(*sentences: str) -> str:
