@@ -103,7 +103,7 @@ def test_every_entry_is_shown(capsys: Captured) -> None:
         model = load(name, device="meta")
         assert model.num_parameters() == int(count(name)["parameters.total"]), name
         document = structure.document(model)["catalogue"]
-        assert document["source"] == entry["source"] and document["notes"] == entry.get("notes")
+        assert document["source"] == entry["source"] and document["notes"] == catalog.notes(entry)
         text = "\n".join(structure.settings(model, everything=True))
         for layer in {*model.config.layers}:
             for field in (f.name for f in fields(layer.ffn)):

@@ -13,6 +13,7 @@ from pellucid.counting.conversation_turns import turns
 from pellucid.counting.ranks import split_of
 from pellucid.documents.count import over
 from pellucid.errors import UseError
+from pellucid.messages import phrases, speaking
 
 Captured = pytest.CaptureFixture[str]
 H100 = Device.of(catalog.devices()["h100"])
@@ -84,10 +85,25 @@ def test_modules_further_ahead_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_sentence_of_the_catalogue_is_in_both_languages(language: str) -> None:
+    entries = catalog.models().values()
+    names = {f"note.{key}" for e in entries for key in e.get("notes", ())}
+    names |= {f"{kind}.{one[kind]}" for e in entries for one in e.get("statements", ()) for kind in ("claim", "status")}
+    assert {f"catalog.{name}" for name in names} == {k for k in phrases(language) if k.startswith("catalog.")} - {
+        "catalog.source.statements"
+    }
+    with speaking(language):
+        assert [e["id"] for e in entries if "statements" in e and catalog.source(e) != phrases(language)["catalog.source.statements"]] == []
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
 def test_sources_are_shown(language: str, capsys: Captured) -> None:
     entry = catalog.models()["deepseek-v3"]
     assert main(["count", "deepseek-v3", "--device", "h200", "--sources", "--lang", language]) == 0
     shown = capsys.readouterr().out
     device = catalog.devices()["h200"]
-    for text in (entry["source"], *entry["notes"], *entry["published"].values(), device["memory_source"], device["link_source"]):
+    with speaking(language):
+        notes = catalog.notes(entry)
+    assert len(notes) == len(entry["notes"]) and all(any("\u4e00" <= c <= "\u9fff" for c in note) for note in notes) == (language == "zh")
+    for text in (entry["source"], *notes, *entry["published"].values(), device["memory_source"], device["link_source"]):
         assert text in shown

@@ -40,4 +40,4 @@ def caches(names: Sequence[str]) -> list[StoredBytes]:
 def statements(name: str) -> tuple[str, list[str], bool]:
     """Return a model's name, its makers' and others' statements, each with its status, and whether its configuration is published."""
     entry = catalog.models()[name]
-    return entry["name"], [f"{one['claim']} ({one['status']})" for one in entry["statements"]], "config" in entry
+    return entry["name"], [f"{one['claim']} ({one['status']})" for one in catalog.statements(entry)], "config" in entry

@@ -2,6 +2,7 @@
 
 models.json   each with its config.json as on the hub; or, if none exists, with our Config as its paper discloses it (`literal`); or, if
               its makers disclosed nothing, with their statements alone
+              its `notes` and statements are keys of messages/, which have them in both languages
 devices.json  memory in bytes as the driver reports it (`memory_source`), bandwidth in bytes a second, dense peak in FLOP a second by dtype
 situations.json   a model with a context, on a number of devices: the commonest questions
 """
@@ -12,6 +13,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from pellucid.messages import say
 
 HERE = Path(__file__).parent
 Entry = dict[str, Any]
@@ -26,6 +29,22 @@ def read(file: str) -> dict[str, Entry]:
 def models() -> dict[str, Entry]:
     """Return every model by id."""
     return read("models.json")
+
+
+def notes(entry: Entry) -> list[str]:
+    """Return the sentences on a model, in the user's language."""
+    return [say(f"catalog.note.{key}") for key in entry.get("notes", ())]
+
+
+def statements(entry: Entry) -> list[dict[str, str]]:
+    """Return what is said of a model whose makers disclosed nothing, each with its status, in the user's language."""
+    of = entry.get("statements", ())
+    return [{"claim": say(f"catalog.claim.{one['claim']}"), "status": say(f"catalog.status.{one['status']}")} for one in of]
+
+
+def source(entry: Entry) -> str:
+    """Return where a model's configuration is from; of one that has none, that its statements tell."""
+    return say("catalog.source.statements") if "statements" in entry else str(entry["source"])
 
 
 def devices() -> dict[str, Entry]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from pellucid import catalog
 from pellucid.bench import last_measured
 from pellucid.counting.published import entry_of
 from pellucid.messages import say
@@ -16,10 +17,12 @@ def sources(name: str | Path, device: str | None) -> Iterator[str]:
     if entry is None:
         yield say("count.sources.own", name=name)
     else:
-        yield say("count.sources.model", name=entry["name"], who=entry["organisation"], released=entry["released"], source=entry["source"])
+        yield say(
+            "count.sources.model", name=entry["name"], who=entry["organisation"], released=entry["released"], source=catalog.source(entry)
+        )
         published = entry.get("published", {}).items()
         yield from (INSIDE + say("count.sources.published", what=what, value=value) for what, value in published)
-        yield from (INSIDE + say("count.sources.note", note=note) for note in entry.get("notes", ()))
+        yield from (INSIDE + say("count.sources.note", note=note) for note in catalog.notes(entry))
     if device is not None and (known := last_measured.device(device)) is not None:
         yield say("count.sources.device", name=known.name, source=known.source)
         if known.memory_source:

@@ -183,9 +183,9 @@ class Session:
     def catalog(self) -> dict[str, Any]:
         """Return the catalogue: published models, devices with this machine first, and situations of a model on devices."""
         models = [
-            {"id": e["id"], "name": e["name"], "disclosed": "statements" not in e, "statements": e.get("statements")}
-            | {"organisation": e["organisation"], "released": e["released"], "source": e["source"]}
-            | {"published": {k: str(v) for k, v in (e.get("published") or {}).items()}, "notes": e.get("notes") or []}
+            {"id": e["id"], "name": e["name"], "disclosed": "statements" not in e, "statements": catalog.statements(e) or None}
+            | {"organisation": e["organisation"], "released": e["released"], "source": catalog.source(e)}
+            | {"published": {k: str(v) for k, v in (e.get("published") or {}).items()}, "notes": catalog.notes(e)}
             for e in catalog.models().values()
         ]
         entries = {"models": models, "devices": [*here(), *catalog.devices().values()], "situations": list(catalog.situations().values())}

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
+from pellucid import catalog
 from pellucid.api.model import Model
 from pellucid.counting.published import entry_of
 from pellucid.counting.weights import Weight, weights
@@ -102,7 +103,9 @@ def document(model: Model) -> dict[str, Any]:
             for w in weights(model.module)
         ],
         "tied": tied(model),
-        "catalogue": None if entry is None else {name: entry.get(name) for name in PUBLIC},
+        "catalogue": None
+        if entry is None
+        else {name: entry.get(name) for name in PUBLIC} | {"source": catalog.source(entry), "notes": catalog.notes(entry)},
     }
 
 
@@ -162,10 +165,10 @@ def sources(model: Model) -> Iterator[str]:
     """Yield the catalogue's sentences on a model of this name: its makers, the source of its configuration, their statements."""
     if (entry := entry_of(model.name)) is None:
         return
-    yield say("show.published", **{name: entry[name] for name in ("name", "organisation", "released", "source")})
+    yield say("show.published", source=catalog.source(entry), **{name: entry[name] for name in ("name", "organisation", "released")})
     if published := entry.get("published"):
         yield say("show.stated", figures=", ".join(f"{name} {figure}" for name, figure in published.items()))
-    yield from entry.get("notes", ())
+    yield from catalog.notes(entry)
 
 
 def settings(model: Model, everything: bool = False) -> Iterator[str]:

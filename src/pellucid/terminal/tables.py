@@ -57,7 +57,7 @@ def configurations() -> Grid:
     rows, notes = [], [say("count.table.disclosed")]
     for entry in catalog.models().values():
         rows.append([entry["name"], entry["released"], *configuration(entry)])
-        for statement in entry.get("statements", ()):
+        for statement in catalog.statements(entry):
             notes.append(f"{entry['name']}: {statement['claim']} [{statement['status']}]")
     return Grid(say("count.table.configurations"), header, rows, notes)
 
