@@ -22,6 +22,11 @@ def number(x: float) -> str:
     return f"{x:.{decimals}f}"
 
 
+def percent(share: float) -> str:
+    """Write a share of 1: percent(0.3333) is 33.33%, percent(0.00004) is 0.004%."""
+    return f"{number(100.0 * share)}%"
+
+
 def finite(x: float | None) -> float | None:
     """Return x for JSON: None for NaN and infinities, which it lacks."""
     return None if x is None or not math.isfinite(x) else x

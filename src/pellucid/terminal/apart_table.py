@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pellucid.counting.reading_apart import SeparateMachines
 from pellucid.documents.amount import Amount
-from pellucid.documents.number import count
+from pellucid.documents.number import count, percent
 from pellucid.messages import say
 from pellucid.terminal.grid import Cell, Grid
 
@@ -17,7 +17,7 @@ def apart_table(model: str, context: int, estimate: SeparateMachines, reads: str
         [say("count.apart.machine"), *(f"{a.ranks} × {name}" for name in (reads, writes, writes))],
         [say("count.apart.request"), *(Amount(s, "s") for s in (a.read, a.write, a.together))],
         [say("count.apart.rate"), *(Amount(1 / s) for s in (a.read, a.write, a.together))],
-        [say("count.apart.share"), f"{100 * a.share:.3g}%", f"{100 - 100 * a.share:.3g}%", None],
+        [say("count.apart.share"), percent(a.share), percent(1 - a.share), None],
         [say("count.apart.first"), Amount(a.read, "s"), Amount(a.read + (a.over or 0.0), "s"), Amount(a.read_together, "s")],
         [say("count.apart.between"), None, Amount(a.step, "s"), Amount(a.between, "s")],
         [say("count.apart.longest"), None, Amount(a.step, "s"), Amount(a.step + a.read_together, "s")],

@@ -13,7 +13,7 @@ from pellucid.counting.textbook import closed_forms
 from pellucid.counting.variants import other_kinds
 from pellucid.documents.amount import Amount, figures, scaled
 from pellucid.documents.count import Scenario, bounds, device_of, drafted, over
-from pellucid.documents.number import count
+from pellucid.documents.number import count, percent
 from pellucid.engine.proposals import MOST
 from pellucid.messages import say
 from pellucid.terminal import bounds as drawing
@@ -60,10 +60,7 @@ def parameters(bill: Bill) -> list[Text]:
     """Write the parameters by part with their shares, their sum, and its bytes."""
     every = int(bill["parameters.total"])
     rows = headed(say("count.head.part"), say("count.head.number"), say("count.head.share"), say("count.head.formula"))
-    rows += [
-        [name, count(int(n)), f"{100 * n.value / every:.1f}%", Text(short(n.symbols), "dim")]
-        for name, n in bill.below("parameters.by_part")
-    ]
+    rows += [[name, count(int(n)), percent(n.value / every), Text(short(n.symbols), "dim")] for name, n in bill.below("parameters.by_part")]
     rows.append([Text(say("count.total"), "bold"), count(every), "", Text(bill["parameters.total"].symbols, "dim")])
     if bill["parameters.active"].value != every:
         rows.append([say("count.active"), count(int(bill["parameters.active"])), "", Text(bill["parameters.active"].symbols, "dim")])

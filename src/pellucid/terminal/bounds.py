@@ -6,6 +6,7 @@ from rich.text import Text
 
 from pellucid.counting.bounds import Device, Part
 from pellucid.documents.amount import figures, scaled, seconds
+from pellucid.documents.number import percent
 from pellucid.messages import say
 from pellucid.terminal.table import Cell, Column, prose, table
 
@@ -28,7 +29,7 @@ def phase(title: str, rows_of: Sequence[Part], width: int) -> list[Text]:
     for p in rows_of:
         if p.seconds:
             amounts = [scaled(p.flops, "FLOP"), scaled(p.moved, "B"), f"{p.intensity:.3g}", seconds(p.seconds)]
-            rows.append([p.path, f"×{p.times}", *amounts, f"{100 * p.seconds / total:.1f}%", set_by(p.sets)])
+            rows.append([p.path, f"×{p.times}", *amounts, percent(p.seconds / total), set_by(p.sets)])
     return [*prose(title, width), *table(rows, COLUMNS, indent=2)]
 
 

@@ -11,7 +11,7 @@ from pellucid.analysis.compare import AnswerDifference, Comparison, TensorDiffer
 from pellucid.analysis.depth import Depth
 from pellucid.api.model import Model
 from pellucid.documents.formula import block
-from pellucid.documents.number import number
+from pellucid.documents.number import number, percent
 from pellucid.messages import say
 from pellucid.runs.answers import best_candidates, tokenizer_of, visible
 from pellucid.terminal.sparkline import bar
@@ -76,7 +76,7 @@ def each_answer(compared: Sequence[Comparison], models: Sequence[Model], width: 
             sides: list[Cell] = []
             for model, logits in zip(models, one.logits, strict=True):
                 best = [] if has_nan(logits) else best_candidates(tokenizer_of(model), logits, 1)
-                sides += [visible(best[0].piece) or str(best[0].id), f"{number(100 * best[0].probability)}%"] if best else ["", ""]
+                sides += [visible(best[0].piece) or str(best[0].id), percent(best[0].probability)] if best else ["", ""]
             cells.append([prompt if n == 0 else "", *sides, number(one.divergence)])
     columns = [Column(most=width // 2), *[Column(style=NAME), Column(">")] * 2, Column(">")]
     return clipped(table([titles, *cells], columns), width)
@@ -107,7 +107,7 @@ def by_axis(c: Comparison, detail: Detail) -> list[Text]:
     most = max((len(values[path]) for path in paths), default=0)
     heads = [f"{detail.by} {i}" for i in range(most)] if detail.by != "T" else [row_name(c, i) for i in range(most)]
     titles: list[Cell] = [Text(t, DIM) for t in (say("try.tensor"), *heads)]
-    cells: list[list[Cell]] = [[path, *(f"{number(100 * v)}%" if v else "0" for v in values[path])] for path in paths]
+    cells: list[list[Cell]] = [[path, *(percent(v) if v else "0" for v in values[path])] for path in paths]
     return table([titles, *([*row, *[""] * (most + 1 - len(row))] for row in cells)], [Column(style=NAME), *[Column(">")] * most])
 
 
@@ -134,7 +134,7 @@ def answers(one: AnswerDifference, sides: Sequence[Side], best: int, width: int)
     columns, cells = [Column(most=max(12, width // 4), style=NAME), Column(">"), Column()], list[list[list[Cell]]]()
     for side, logits in zip(sides, one.logits, strict=True):
         shown = [] if has_nan(logits) else best_candidates(tokenizer_of(side.model), logits, best)
-        cells.append([[visible(c.piece) or str(c.id), f"{number(100 * c.probability)}%", bar(c.probability, BAR)] for c in shown])
+        cells.append([[visible(c.piece) or str(c.id), percent(c.probability), bar(c.probability, BAR)] for c in shown])
     titles: list[Cell] = [Text(f"{'AB'[n]}  {side.about}", TITLE) for n, side in enumerate(sides)]
     yield from table([titles], [Column(most=width // 2 - 2), Column()], gap=4)
     absent: list[Cell] = ["NaN", "", ""]  # where the logits are no numbers
@@ -177,5 +177,5 @@ def row(t: TensorDifference) -> list[Cell]:
     """Write one tensor: its relative difference with a bar, its largest, and the cell that has it."""
     if not t.changed:
         return [t.path, Text(say("try.unchanged"), DIM), "", "", ""]
-    relative = "" if t.relative is None else f"{number(100 * t.relative)}%"
+    relative = "" if t.relative is None else percent(t.relative)
     return [t.path, relative, bar(min(1.0, t.relative or 0.0), BAR), number(t.largest), f"[{','.join(map(str, t.index))}]"]

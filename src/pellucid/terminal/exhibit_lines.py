@@ -6,7 +6,7 @@ from rich.style import Style
 from rich.text import Text
 
 from pellucid.documents.exhibit import ExhibitDocument, shown_value
-from pellucid.documents.number import number
+from pellucid.documents.number import number, percent
 from pellucid.documents.panel_document import (
     AnswerPanelDocument,
     BarPanelDocument,
@@ -70,8 +70,7 @@ def answers(p: AnswerPanelDocument, width: int) -> list[Text]:
     out: list[Text] = []
     for side in p["sides"]:
         cells: list[list[Cell]] = [
-            [c["piece"] or str(c["id"]), f"{number(100 * (c['probability'] or 0.0))}%", bar(c["probability"] or 0.0, BAR)]
-            for c in side["candidates"]
+            [c["piece"] or str(c["id"]), percent(c["probability"] or 0.0), bar(c["probability"] or 0.0, BAR)] for c in side["candidates"]
         ]
         out += [*prose(side["about"], width, NAME, 2), *table(cells, [Column(most=width // 3), Column(">"), Column()], indent=3)]
     return out

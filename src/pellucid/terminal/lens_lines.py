@@ -3,7 +3,7 @@
 from rich.text import Text
 
 from pellucid.documents.lens import ReadDocument
-from pellucid.documents.number import number
+from pellucid.documents.number import number, percent
 from pellucid.documents.run import CandidateDocument
 from pellucid.messages import say
 from pellucid.terminal.table import Cell, Column, clipped, prose, table
@@ -29,5 +29,5 @@ def lens_lines(d: ReadDocument, width: int) -> list[Text]:
 
 def candidate(c: CandidateDocument, followed: int) -> Text:
     """Write a candidate with its share."""
-    share = "" if c["probability"] is None else f" {number(100 * c['probability'])}%"
+    share = "" if c["probability"] is None else f" {percent(c['probability'])}"
     return Text.assemble((c["piece"] or str(c["id"]), TITLE if c["id"] == followed else ""), (share, DIM))

@@ -3,7 +3,7 @@
 from rich.text import Text
 
 from pellucid.analysis.ragged_batch import PAD, left_padded
-from pellucid.documents.number import number
+from pellucid.documents.number import number, percent
 from pellucid.documents.prompt_batch import PromptBatchDocument
 from pellucid.messages import say
 from pellucid.terminal.sparkline import bar
@@ -30,8 +30,7 @@ def prompt_batch_lines(d: PromptBatchDocument, width: int) -> list[Text]:
     out += prose(say("batch.answers"), width, TITLE)
     for n, p in enumerate(d["prompts"], 1):
         cells: list[list[Cell]] = [
-            [c["piece"] or str(c["id"]), f"{number(100 * (c['probability'] or 0.0))}%", bar(c["probability"] or 0.0, BAR)]
-            for c in p["candidates"]
+            [c["piece"] or str(c["id"]), percent(c["probability"] or 0.0), bar(c["probability"] or 0.0, BAR)] for c in p["candidates"]
         ]
         gaps = say("batch.apart", gap=number(p["gap"] or 0.0), padded=number(p["padded_gap"] or 0.0))
         out += [

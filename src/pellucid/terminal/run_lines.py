@@ -13,7 +13,7 @@ from rich.text import Text
 from pellucid.checkpoint.default_dtype import name_of
 from pellucid.counting.weights import Weight, legend, parameters
 from pellucid.documents.notation import notes, sentences
-from pellucid.documents.number import count, number, shape
+from pellucid.documents.number import count, number, percent, shape
 from pellucid.documents.run import blocks
 from pellucid.documents.run_view import RunView, StepView, TensorView, folded
 from pellucid.errors import UseError
@@ -244,11 +244,6 @@ def choice(run: RunView, answer: Answer, display: Display) -> list[Text]:
     values = {"token": visible(answer.picked.piece), "id": answer.picked.id, "probability": percent(answer.picked.probability)}
     sentence = say("explain.fills", **values) if blank else say("explain.pick", **values)
     return [*out, Text(), Text.assemble((" → ", "green"), (sentence, TITLE))]
-
-
-def percent(x: float) -> str:
-    """Write a probability: 98.21%, 0.0123%."""
-    return f"{number(100 * x)}%"
 
 
 def notation(run: RunView, hidden: set[str]) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from pellucid.analysis.seed_spread import SeedSpread, SeedValues
-from pellucid.documents.number import number
+from pellucid.documents.number import number, percent
 from pellucid.messages import say
 from pellucid.terminal.table import Cell, Column, clipped, prose, table
 
@@ -20,7 +20,9 @@ def seed_lines(seeds: Sequence[int], depth: Sequence[SeedSpread], divergence: Se
     about = [say("try.depth.size"), say("try.depth.likeness"), say("try.depth.gradient")]
     heads = [say("try.tensor"), say("try.relative"), *(f"{name} {side}" for name in about for side in "AB")]
     titles: list[Cell] = [Text(head, DIM) for head in heads]
-    rows: list[list[Cell]] = [[one.path, percent(one.difference), *map(spread, (*one.size, *one.likeness, *one.gradient))] for one in depth]
+    rows: list[list[Cell]] = [
+        [one.path, in_percent(one.difference), *map(spread, (*one.size, *one.likeness, *one.gradient))] for one in depth
+    ]
     return clipped([*out, *table([titles, *rows], [Column(style=NAME), *[Column(">")] * 7])], width)
 
 
@@ -29,6 +31,6 @@ def spread(s: SeedValues | None) -> str:
     return "" if s is None else f"{number(s.mean)} ± {number(s.spread)}"
 
 
-def percent(s: SeedValues | None) -> str:
+def in_percent(s: SeedValues | None) -> str:
     """Write a share's mean and spread in percent."""
-    return "" if s is None else f"{number(100 * s.mean)}% ± {number(100 * s.spread)}"
+    return "" if s is None else f"{percent(s.mean)} ± {percent(s.spread)}"

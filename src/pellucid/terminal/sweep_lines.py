@@ -7,7 +7,7 @@ from rich.text import Text
 
 from pellucid.analysis.heads import SCORES, HeadScores
 from pellucid.api.sweep import Sweep
-from pellucid.documents.number import number
+from pellucid.documents.number import number, percent
 from pellucid.messages import say
 from pellucid.terminal.sparkline import shade, tint
 from pellucid.terminal.table import Cell, Column, clipped, prose, table
@@ -50,6 +50,6 @@ def head_scores(scores: HeadScores, best: int, width: int) -> list[Text]:
     titles = [say("heads.induction"), say("heads.duplicate"), say("heads.previous"), say("heads.first")]
     for name, title in zip(SCORES, titles, strict=True):
         out += prose(title, width, TITLE)
-        rows = [[path, f"H={head}", f"{number(100 * x)}%"] for path, head, x in scores.best(name, best)]
+        rows = [[path, f"H={head}", percent(x)] for path, head, x in scores.best(name, best)]
         out += [*table(rows, [Column(style=NAME), Column(), Column(">")]), Text()]
     return clipped(out, width)

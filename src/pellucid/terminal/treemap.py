@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from pellucid.counting import Bill
-from pellucid.documents.number import count
+from pellucid.documents.number import count, percent
 from pellucid.messages import say
 from pellucid.terminal.svg import COLOURS, box, ink, label, picture
 
@@ -25,7 +25,7 @@ def treemap(bill: Bill) -> str:
     rects = squarified([n for _, n in order], (8, TOP, SIDE - 16, HEIGHT - TOP - 8))
     shapes = []
     for i, (((part, name), n), (x, y, w, h)) in enumerate(zip(order, rects, strict=True)):
-        colour, share = COLOURS[names.index(part) % len(COLOURS)], f"{100 * n / every:.1f}%"
+        colour, share = COLOURS[names.index(part) % len(COLOURS)], percent(n / every)
         shapes.append(box(x, y, w - 1, h - 1, colour, f"{name}  {count(n)}  {share}"))
         if w > 8 * len(name) + 8 and h > 34:
             shapes += [label(x + 6, y + 18, name, fill=ink(colour)), label(x + 6, y + 34, share, fill=ink(colour))]
