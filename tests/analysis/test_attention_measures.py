@@ -5,6 +5,7 @@ import torch
 
 import pellucid
 from pellucid.analysis import mask_leak, score_spread, split_heads
+from pellucid.analysis.quality import quality
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,17 @@ def test_heads_by_hand() -> None:
     ]
     assert split_heads.number_at(1, 2, 5, 16, 512) == int(split_heads.ramp(4, 16, 512)[1, 2, 5])
     assert split_heads.parameters(8, 2) == 4 * (8 * 8 + 8)
+
+
+def test_one_map_for_all_heads(run: pellucid.Trace) -> None:
+    """The mutants: every head keeps its own map; the last head's map is taken."""
+    right = []
+    for head in (0, -1):
+        with pellucid.watch(run.runner, only=(), edit={"layers.*.attn.pattern": lambda p, h=head: torch.stack([p[:, h]] * p.shape[1], 1)}):
+            right.append(quality(run.runner))
+    one, plain = split_heads.with_one_map(run.runner), quality(run.runner)
+    assert one.loss == right[0].loss != right[1].loss and plain.loss != one.loss and one.right < plain.right == 194
+    assert split_heads.head_slice(512, 8) == "64 × 512"
 
 
 def test_the_model_joins_as_here(run: pellucid.Trace, monkeypatch: pytest.MonkeyPatch) -> None:

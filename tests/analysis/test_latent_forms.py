@@ -3,7 +3,7 @@
 import pytest
 
 import pellucid
-from pellucid.analysis.latent_forms import attention_work, grown_bytes, latent_sizes, stored_bytes
+from pellucid.analysis.latent_forms import attention_work, grown_bytes, latent_sizes, stages, stored_bytes
 
 
 @pytest.mark.parametrize("form", ["expanded", "absorbed"])
@@ -16,6 +16,11 @@ def test_work_by_hand(form: str) -> None:
         assert attention_work(run, step) == 4 * 2 * h * (grown * c * (k + w) + t * s * over)
         assert grown_bytes(run, step) == 4 * 8 * h * (s * (k + w) if form == "expanded" else t * (c + c))
         assert stored_bytes(run, step) == 4 * 8 * s * (c + r)
+        made = [(s, h, k), (s, h, w)] if form == "expanded" else [(t, h, c), (t, h, c)]
+        own = stages(run, step)
+        assert [one.sizes for one in own if one.grown] == made
+        assert own[0].sizes == (s, c + r) and own[-1].sizes == run.all("layers.0.attn.z")[step].shape[1:] == (t, h, w)
+        assert (h, t, s) in [one.sizes for one in own if not one.grown] and own[0].shape == f"{s} × {c + r}"
 
 
 def test_sizes_of_the_large_model() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pellucid
-from pellucid.analysis.neurons import network, neurons_for, of_one_row, probability
+from pellucid.analysis.neurons import logit_moves, network, neurons_for, of_one_row, probability
 from pellucid.api.change_values import changes
 
 PROMPT = "The capital of France is"
@@ -31,6 +31,9 @@ def test_off_is_a_change() -> None:
     assert all(float(off[n.path].value[0, n.row, n.number]) == 0 for n in own)
     assert probability(plain, plain.new[0]) == pytest.approx(float(torch.softmax(plain.last_logits(0), -1)[plain.new[0]]), abs=1e-6)
     assert probability(off, plain.new[0]) < probability(plain, plain.new[0])
+    first, second = plain.last_logits(0).topk(2).indices.tolist()
+    moves = [float(off.last_logits(0)[t] - plain.last_logits(0)[t]) for t in (first, second)]
+    assert logit_moves(plain, off, [first, second]) == pytest.approx(moves) and logit_moves(plain, plain, [first]) == [0.0] > [moves[0]]
 
 
 @pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-llama"])

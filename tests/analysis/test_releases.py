@@ -3,7 +3,7 @@
 import json
 
 from pellucid import catalog
-from pellucid.analysis.releases import branches, by_year, releases
+from pellucid.analysis.releases import branches, by_year, in_columns, releases, years
 
 ENTRIES = json.loads((catalog.HERE / "models.json").read_text(encoding="utf-8"))
 
@@ -13,6 +13,7 @@ def test_every_release_in_order() -> None:
     assert sorted(m.name for m in models) == sorted(e["name"] for e in ENTRIES) and len(models) == 114
     assert [m.date for m in models] == sorted(e["released"] for e in ENTRIES)
     assert {m.name for m in models if not m.disclosed} == {e["name"] for e in ENTRIES if "statements" in e}
+    assert sum(len(m.statements) for m in models) == sum(len(e.get("statements", ())) for e in ENTRIES)
     assert sum(m.unconfirmed for m in models) == sum("unconfirmed" in s["status"] for e in ENTRIES for s in e.get("statements", ()))
 
 
@@ -21,6 +22,14 @@ def test_years_by_hand() -> None:
     assert [*years] == sorted(years) and sum(len(y.models) for y in years.values()) == 114
     assert {m.name for m in years["2023"].models if m.sparse} == {"Mixtral-8x7B-v0.1"} and years["2023"].sparse == 1
     assert (years["2017"].kinds, years["2017"].disclosed, years["2017"].sparse) == ("MHA 2", 2, 0)
+
+
+def test_columns_have_every_release_once() -> None:
+    for own in by_year(releases()):
+        columns = in_columns(own.models, 18)
+        assert [m for those in columns for m in those] == [*own.models] and len(columns) == -(-len(own.models) // 18)
+        assert max(map(len, columns)) <= 18 and {len(c) for c in columns[:-1]} <= {len(columns[0])}
+    assert years() == sorted({e["released"][:4] for e in ENTRIES})
 
 
 def test_the_tree_has_every_public_model_once() -> None:

@@ -18,20 +18,23 @@ from pellucid.analysis.watched_steps import (
     SavedWeights,
     WatchedTraining,
     adds_up,
+    moved_as_computed,
     on_plane,
     part_of,
+    row_moves,
     saved,
+    step_parts,
     watched_training,
 )
 from pellucid.training.loop import TrainingRun
 from tiny import swapped
 
-PROMPT, STEPS = "The capital of France is", 16
+STEPS = 16
 
 
 @pytest.fixture(scope="module")
 def run() -> WatchedTraining:
-    return watched_training(STEPS, PROMPT, " capital")
+    return watched_training(STEPS, " capital")
 
 
 def plain() -> tuple[TrainingRun, list[float]]:
@@ -77,7 +80,7 @@ def test_a_look_that_changes_a_weight_is_seen(run: WatchedTraining) -> None:
         return right(own, prompt)
 
     with swapped(watched_steps, "written", changing):
-        other = watched_training.__wrapped__(STEPS, PROMPT, " capital")
+        other = watched_training.__wrapped__(STEPS, " capital")
     assert other.files[-1] != run.files[-1] and other.files[1].moved == WIDTH and other.files[0].hash != other.files[1].hash
 
 
@@ -104,6 +107,20 @@ def test_the_parts_of_a_gradient(run: WatchedTraining) -> None:
     assert sum(row[4] for row in shown) + others == pytest.approx(1000 * run.why.gradient, abs=1e-3)
     for piece, before, x, delta, product in shown:
         assert product == pytest.approx(x * delta) and isinstance(piece, str) and isinstance(before, str)
+
+
+def test_the_cell_moved_as_computed(run: WatchedTraining) -> None:
+    """The mutants: the step's parts of another step, and a cell that stays."""
+    own, _ = plain()
+    last = watched_steps.cell_of(own.model, run.why)
+    assert run.moved != 0 and moved_as_computed(run) and abs(last) < 1
+    assert not moved_as_computed(replace(run, moved=0.0)) and not moved_as_computed(replace(run, moved=1.1 * run.moved))
+    assert sum(step_parts(run.why).values()) == pytest.approx(1000 * run.moved, rel=1e-3)
+
+
+def test_a_row_moves_by_its_distance(run: WatchedTraining) -> None:
+    gaps = [float((b - a).norm()) for a, b in zip(run.rows, run.rows[1:], strict=False)]
+    assert row_moves(run.rows) == pytest.approx(gaps, rel=1e-5) and len(gaps) == WATCHED
 
 
 def test_a_way_on_the_plane(run: WatchedTraining) -> None:

@@ -168,7 +168,7 @@ def test_a_misplaced_number_is_seen() -> None:
     """The mutants: a cell of another head, another run, and a tensor that is not there."""
     model = open_single("pellucid/capitals")
     run, other = pellucid.trace(model, "The capital of France is"), pellucid.trace(model, "The capital of Japan is")
-    panel = next(p for p in ran("heads").panels if isinstance(p, MatrixPanel) and p.cell)
+    panel = next(p for p in ran("patterns").panels if isinstance(p, MatrixPanel) and p.cell)
     assert misplaced([panel], [run]) == [] and misplaced([replace(panel, cell=(0, 1, "row", "column"))], [run])
     assert misplaced([panel], [other]) and misplaced([replace(panel, path="layers.9.attn.pattern")], [run])
     table = next(p for p in ran("equation").panels if isinstance(p, TablePanel) and p.tinted)
@@ -290,7 +290,7 @@ def test_what_a_model_cannot_do_is_measured(name: str, monkeypatch: pytest.Monke
     assert "unable" in [c.key for c in result.claims if not c.holds]
 
 
-@pytest.mark.parametrize("name", ["rank", "residual", "heads", "kinds"])
+@pytest.mark.parametrize("name", ["rank", "residual", "heads", "patterns", "kinds"])
 @pytest.mark.quick(4)
 def test_a_model_that_knows_nothing_is_said_to(name: str) -> None:
     """No claim fails on a model with fresh weights: what a change takes from its answers cannot be seen."""

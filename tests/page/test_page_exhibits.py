@@ -249,41 +249,55 @@ def test_panels_of_every_kind(tab: Tab, lang: str) -> None:
     assert widths == [pytest.approx([100 / 9, 800 / 9]), pytest.approx([0, 100 / 9])]
 
 
-MOST_SCREENS = {
-    "heads": 2,
-    "learning": 2,
-    "latent": 2,
-    "routing": 2,
-    "timeline": 2,
-    "equation": 1,
-    "ladder": 1,
-    "reuse": 1,
-    "reasons": 1,
-    "layouts": 1,
-    "rewrites": 1,
-    "ragged": 1,
-}
+def below(tab: Tab) -> int:
+    """Return the pixels of the page that lie below a projector's window."""
+    tab.settle()
+    return int(tab.page.evaluate("document.documentElement.scrollHeight - innerHeight"))
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-@pytest.mark.parametrize("name", MOST_SCREENS)
-@pytest.mark.quick(5)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.quick(8)
 def test_it_is_one_screen(tab: Tab, name: str, lang: str) -> None:
-    """On a projector nothing lies below the window, no edge either: its pictures come a screen at a time, all of them in turn."""
+    """On a projector nothing of an exhibit lies below the window: all its sentences and pictures are there at once."""
     tab.page.set_viewport_size({"width": 1440, "height": 900})
     show(tab, name, lang)
-    screens, panels = tab.page.locator("[data-screen]"), tab.page.locator("[data-panel]")
-    seen = set()
-    expect(screens).to_have_count(0 if MOST_SCREENS[name] == 1 else MOST_SCREENS[name])
-    for i in range(max(1, screens.count())):
-        if screens.count():
-            screens.nth(i).click()
-        assert tab.page.evaluate("document.documentElement.scrollHeight") <= 900
-        seen |= {n for n in range(panels.count()) if panels.nth(n).is_visible()}
-    assert seen == set(range(panels.count()))
+    panels = tab.page.locator("[data-panel]")
+    assert below(tab) == 0 and panels.count() == len(document(name, lang)["panels"]) and all(p.is_visible() for p in panels.all())
+
+
+@pytest.mark.parametrize("year", next(c for c in find("releases").controls if c.name == "year").options)
+@pytest.mark.quick(3)
+def test_every_year_is_one_screen(tab: Tab, year: str) -> None:
+    tab.page.set_viewport_size({"width": 1440, "height": 900})
+    show(tab, "releases", "en", controls=json.dumps({"year": year}))
+    tables = tab.page.locator("[data-panel=table] table")
+    assert below(tab) == 0 and tables.evaluate_all(
+        "all => all.every(t => t.parentElement.scrollHeight <= t.parentElement.clientHeight + 1)"
+    )
+
+
+def test_a_second_screen_is_seen(tab: Tab) -> None:
+    """The mutants: the panels of one exhibit twice, and a claim that is too long for its column."""
+    tab.page.set_viewport_size({"width": 1440, "height": 900})
+    show(tab, "norms", "en")
+    assert below(tab) == 0
+    altered(tab, lambda given: given.update(panels=[*given["panels"], *document("heads", "en")["panels"]]))
+    show(tab, "residual", "en")
+    assert below(tab) > 0
+    tab.page.unroute("**/api/exhibits/*")
+    altered(tab, lambda given: given["claims"][0].update(text="one more word " * 200))
+    show(tab, "order", "en")
+    assert below(tab) > 0
+
+
+@pytest.mark.parametrize("name", ["heads", "patterns", "latent"])
+def test_a_phone_scrolls_down_and_not_aside(tab: Tab, name: str) -> None:
     tab.page.set_viewport_size({"width": 390, "height": 844})
-    expect(screens).to_have_count(0)  # a hand scrolls
-    assert all(panels.nth(n).is_visible() for n in range(panels.count()))
+    show(tab, name, "en")
+    panels = tab.page.locator("[data-panel]")
+    assert all(p.is_visible() for p in panels.all()) and below(tab) > 0
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_a_slice_is_taken_off_a_cube(tab: Tab) -> None:

@@ -79,7 +79,7 @@ def dense(name: str) -> str:
 def unconfirmed() -> str:
     """Write how many statements about models without a published configuration are unconfirmed, of how many."""
     closed = [one for one in releases() if not one.disclosed]
-    return f"{sum(one.unconfirmed for one in closed)} / {sum(one.statements for one in closed)}"
+    return f"{sum(one.unconfirmed for one in closed)} / {sum(len(one.statements) for one in closed)}"
 
 
 def equal_counts(width: int, few: int, many: int) -> str:
@@ -123,9 +123,9 @@ CORRECTED: Mapping[str, CorrectedFact] = {
     "parts": CorrectedFact("sizes", lambda run: by_part("gpt2-small", ".q.|.k.|.v.", ".o.", ".ffn.")),
     "sizes": CorrectedFact("sizes", lambda run: each("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")),
     "padded": CorrectedFact("ragged", computed_rows),
-    "maps": CorrectedFact("heads", pattern_shape),
-    "heads": CorrectedFact("heads", lambda run: equal_counts(512, 1, 64)),
-    "slices": CorrectedFact("heads", slices),
+    "maps": CorrectedFact("patterns", pattern_shape),
+    "heads": CorrectedFact("patterns", lambda run: equal_counts(512, 1, 64)),
+    "slices": CorrectedFact("patterns", slices),
     "reshape": CorrectedFact("heads", lambda run: f"{moved_rows(join_by_reshape, 4, 16, 128)} / 16"),
     "original": CorrectedFact("architectures", lambda run: blocks("transformer-base")),
     "large": CorrectedFact("heads", lambda run: head_shapes("gpt3-175b")),
@@ -150,5 +150,5 @@ CORRECTED: Mapping[str, CorrectedFact] = {
     "routing": CorrectedFact("routing", lambda run: routed("deepseek-v3")),
     "dense": CorrectedFact("routing", lambda run: dense("deepseek-v3")),
     "printed": CorrectedFact("sizes", lambda run: each("gpt3-xl", "gpt3-13b")),
-    "closed": CorrectedFact("timeline", lambda run: unconfirmed()),
+    "closed": CorrectedFact("releases", lambda run: unconfirmed()),
 }

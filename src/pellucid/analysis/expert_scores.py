@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pellucid.analysis.rows import largest_gap
+from pellucid.api.count import described
 from pellucid.config import Config, Moe
 from pellucid.tracing import Trace
 
@@ -25,6 +27,13 @@ class ExpertScore:
 def sparse(cfg: Config) -> list[int]:
     """Return the numbers of the blocks with experts."""
     return [i for i, layer in enumerate(cfg.layers) if layer.ffn.experts]
+
+
+def grouping(name: str) -> Moe:
+    """Return the experts' spec of the last block of a catalogue's model."""
+    last: Any = described(name)[1].layers[-1].ffn
+    spec: Moe = last
+    return spec
 
 
 def spec_of(run: Trace, block: int) -> Moe:

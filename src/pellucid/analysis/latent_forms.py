@@ -1,6 +1,7 @@
 """MLA's two forms, expanded and absorbed: the work of each in a run, and the matrices and the cache of a catalogue's model."""
 
 from dataclasses import dataclass
+from math import prod
 
 from pellucid.api.count import billed, described
 from pellucid.counting import Bill
@@ -19,18 +20,50 @@ def grown_bytes(run: Trace, step: int) -> int:
     Expanded: the keys and values of all heads, of every token in the cache.  Absorbed: the moved queries, and the sums of latents, of the
     new tokens alone.
     """
-    return sum(numbers_on_the_way(run, z) * z.value.element_size() for z in run if z.step == step and z.path.endswith(".attn.z"))
+    outputs = (z for z in run if z.step == step and z.path.endswith(".attn.z"))
+    return sum(prod(one.sizes) * z.value.element_size() for z in outputs for one in stages_of(run, z) if one.grown)
 
 
-def numbers_on_the_way(run: Trace, z: Seen) -> int:
-    """Return how many numbers the op that made z, a record of a run, made on its way."""
+@dataclass(frozen=True)
+class FormStage:
+    """A stage of attention over latents. name: what it computes.  sizes: of its tensor.  grown: it is made on the way and dropped."""
+
+    name: str
+    sizes: tuple[int, ...]
+    grown: bool = False
+
+    @property
+    def shape(self) -> str:
+        """Return the sizes as a text, "6 × 4 × 40"."""
+        return " × ".join(map(str, self.sizes))
+
+
+def stages(run: Trace, step: int) -> list[FormStage]:
+    """Return the stages of block 0's attention in a step of a run of one text, by the form that it took."""
+    return stages_of(run, run.all("layers.0.attn.z")[step])
+
+
+def stages_of(run: Trace, z: Seen) -> list[FormStage]:
+    """Return the stages of the op that made z, a record of a run of one text. The first is what the cache keeps."""
     attn = z.path.removesuffix(".z")
+    k, v, latent, shared = (run.all(f"{attn}.{name}")[z.step].shape for name in ("k", "v", "latent", "k_shared"))
+    (_, kept, heads, key), value, narrow, rotary, rows = k, v[-1], latent[-1], shared[-1], z.shape[1]
+    cache, out = FormStage("c^KV ; k^R", (kept, narrow + rotary)), (rows, heads, value)
     if z.settings["form"] == "expanded":
-        made: list[int] = [run.all(f"{attn}.{name}")[z.step].value.numel() for name in ("k", "v")]
-        return sum(made)
-    _, rows, heads, _ = z.shape
-    latent: int = run.all(f"{attn}.latent")[z.step].shape[-1]
-    return 2 * rows * heads * latent
+        return [
+            cache,
+            FormStage("k^C = W^UK · c^KV", (kept, heads, key), True),
+            FormStage("v^C = W^UV · c^KV", (kept, heads, value), True),
+            FormStage("q^C · k^C + q^R · k^R", (heads, rows, kept)),
+            FormStage("o = Σ softmax · v^C", out),
+        ]
+    return [
+        cache,
+        FormStage("q' = W^UKᵀ · q^C", (rows, heads, narrow), True),
+        FormStage("q' · c^KV + q^R · k^R", (heads, rows, kept)),
+        FormStage("c' = Σ softmax · c^KV", (rows, heads, narrow), True),
+        FormStage("o = W^UV · c'", out),
+    ]
 
 
 def stored_bytes(run: Trace, step: int) -> int:

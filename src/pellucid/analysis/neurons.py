@@ -92,3 +92,9 @@ def network(run: Trace, neurons: Sequence[Neuron], tokens: Sequence[int], count:
 def probability(run: Trace, token: int) -> float:
     """Return the probability of a token after a recorded prompt."""
     return candidates(tokenizer_of(run.runner), run.last_logits(0), [token])[0].probability
+
+
+def logit_moves(a: Trace, b: Trace, tokens: Sequence[int]) -> list[float]:
+    """Return how far the logits of tokens after a recorded prompt move from run a to run b."""
+    moves: list[float] = (b.last_logits(0).double() - a.last_logits(0).double())[list(tokens)].tolist()
+    return moves

@@ -12,10 +12,22 @@ UNCONFIRMED = "unconfirmed"  # begins the status of a statement that no maker ha
 
 
 @dataclass(frozen=True)
+class Statement:
+    """What is stated of a model without a public architecture. status: by whom, and whether its makers confirmed it."""
+
+    text: str
+    status: str
+
+    @property
+    def unconfirmed(self) -> bool:
+        return self.status.startswith(UNCONFIRMED)
+
+
+@dataclass(frozen=True)
 class Release:
     """A model of the catalogue. date: "2024-12".  attention: its kinds, "" if its makers disclosed nothing.  sparse: it has experts.
 
-    stacks: "encoder", "both" or "decoder", "" if its makers disclosed nothing.
+    stacks: "encoder", "both" or "decoder", "" if its makers disclosed nothing.  statements: about one that they did not disclose.
     """
 
     name: str
@@ -23,29 +35,41 @@ class Release:
     date: str
     attention: str
     sparse: bool
-    statements: int
-    unconfirmed: int
     stacks: str
+    statements: Sequence[Statement]
 
     @property
     def year(self) -> str:
         return self.date.partition("-")[0]
 
     @property
+    def month(self) -> str:
+        return self.date.partition("-")[2]
+
+    @property
     def disclosed(self) -> bool:
         return bool(self.attention)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Return the number of statements about it that its makers did not confirm."""
+        return sum(one.unconfirmed for one in self.statements)
+
+
+def years() -> list[str]:
+    """Return the years in which models of the catalogue were released."""
+    return sorted({entry["released"].partition("-")[0] for entry in catalog.models().values()})
 
 
 def releases() -> list[Release]:
     """Return every model of the catalogue, the oldest first."""
     out = []
     for entry in catalog.models().values():
-        about = [str(statement["status"]) for statement in entry.get("statements", ())]
+        about = [Statement(one["claim"], one["status"]) for one in entry.get("statements", ())]
         cfg = None if about else described(entry["id"])[1]
         attention, sparse = ("", False) if cfg is None else (kinds(cfg), any(layer.ffn.experts for layer in cfg.layers))
         stacks = "" if cfg is None else "both" if cfg.encoder is not None else "encoder" if cfg.bidirectional else "decoder"
-        unconfirmed = sum(status.startswith(UNCONFIRMED) for status in about)
-        out.append(Release(entry["name"], entry["organisation"], entry["released"], attention, sparse, len(about), unconfirmed, stacks))
+        out.append(Release(entry["name"], entry["organisation"], entry["released"], attention, sparse, stacks, about))
     return sorted(out, key=lambda one: one.date)
 
 
@@ -79,6 +103,13 @@ def by_year(models: Iterable[Release]) -> list[Year]:
     for one in models:
         own.setdefault(one.year, []).append(one)
     return [Year(year, those) for year, those in own.items()]
+
+
+def in_columns(models: Sequence[Release], most: int) -> list[Sequence[Release]]:
+    """Return releases as columns of one length, but for the last, as few as hold `most` each."""
+    count = -(-len(models) // most)
+    size = -(-len(models) // count)
+    return [models[start : start + size] for start in range(0, len(models), size)]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Splitting rows into heads and joining them: the right way, a wrong way, and what more heads cost."""
+"""Splitting rows into heads and joining them: the right way, a wrong way, one map for all heads, and what more heads cost."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -77,6 +77,16 @@ def joined_by_reshape(model: Model) -> Quality:
         return quality(model)
 
 
+def with_one_map(model: Model) -> Quality:
+    """Ask for the capitals while every head of a block weighs tokens as its first head does."""
+
+    def first(pattern: Tensor) -> Tensor:
+        return pattern[:, :1].expand_as(pattern)
+
+    with watch(model, only=(), edit={"layers.*.attn.pattern": first}):
+        return quality(model)
+
+
 def ramp(*sizes: int) -> Tensor:
     """Return a tensor of these sizes that holds 0, 1, 2, ..."""
     return torch.arange(torch.Size(sizes).numel()).view(sizes)
@@ -111,6 +121,11 @@ def parameters(width: int, heads: int) -> int:
     with META:
         part = Attention(c.Config(1, width, (c.Layer(spec, c.Mlp(1)),)), spec)
     return sum(p.numel() for p in part.parameters())
+
+
+def head_slice(width: int, heads: int) -> str:
+    """Write the sizes of one head's slice of W_Q: "64 × 512"."""
+    return f"{width // heads} × {width}"
 
 
 def moved_rows(joining: Joining, heads: int, rows: int, width: int) -> int:

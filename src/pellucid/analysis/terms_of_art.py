@@ -26,7 +26,7 @@ TERMS: Mapping[str, Term] = {
     "key": Term("equation", "layers.0.attn.k"),
     "value": Term("equation", "layers.0.attn.v"),
     "scores": Term("scale", "layers.0.attn.scores"),
-    "pattern": Term("mask", "layers.0.attn.pattern"),
+    "pattern": Term("patterns", "layers.0.attn.pattern"),
     "head": Term("heads", "layers.0.attn.z"),
     "residual": Term("residual", "layers.0.out"),
     "neurons": Term("activations", "layers.0.ffn.neurons"),

@@ -24,8 +24,11 @@ from pellucid.watching.watch import watch
 
 BLOCKS, WIDTH, NEURONS, RATE = 2, 48, 96, 5e-3
 WATCHED = 8  # steps of a training
+PROMPT = "The capital of France is"  # whose text and maps are watched
+WORDS = (" capital", " the", " of", " is")  # tokens of the corpus' tokenizer whose rows may be followed
 NO_TEXT = chr(0xFFFD)  # in the place of bytes that are no letter yet
 WEIGHT = "layers.1.ffn.down.weight"
+STEP_ROUNDING = 1e-7  # of a weight below 1 in float32
 ROUNDING = 1e-5  # of the sum of a gradient's parts without their signs, in float32
 
 
@@ -55,6 +58,7 @@ class WatchedTraining:
     texts: (steps so far, what the model writes after the prompt).  rows: of one word in the table, at the first weights and after each
     watched step [N D].  table: after the last step [V D].  patterns: of the prompt, with the first weights and the last [L H T T].
     files: of the weights at first, after forwards, after the first step, and after the last.  why: of one cell in the last step.
+    moved: that cell after the last step less the cell before it.
     """
 
     losses: Sequence[float]
@@ -65,6 +69,7 @@ class WatchedTraining:
     patterns: tuple[Tensor, Tensor]
     files: tuple[SavedWeights, ...]
     why: Why
+    moved: float
 
 
 def part_of(path: str) -> str:
@@ -121,22 +126,23 @@ def watched_step(run: TrainingRun, numbers: list[int]) -> tuple[WatchedStep, flo
 
 
 @cache
-def watched_training(steps: int, prompt: str, word: str, rate: float = RATE) -> WatchedTraining:
+def watched_training(steps: int, word: str, rate: float = RATE) -> WatchedTraining:
     """Train for `steps` steps, every eighth part of them watched. word: one token of the tokenizer, such as " capital"."""
     objective = corpus()[0]
     (id,) = objective.tokenizer.encode(word).ids
     model = untrained(config_of(objective.tokenizer.get_vocab_size(), BLOCKS, WIDTH, NEURONS))
     run, table = training_run(model, steps, rate), model.get_parameter("embed.weight")
     losses, watched = list[float](), list[WatchedStep]()
-    why: Why | None = None
+    why, before = None, 0.0
     with tempfile.TemporaryDirectory() as made, torch.enable_grad():
         files = [saved(model, Path(made), 0)]
-        pattern, text = patterns_of(model, prompt), written(run, prompt)
+        pattern, text = patterns_of(model, PROMPT), written(run, PROMPT)
         rows, texts = [table[id].detach().clone()], [(0, text)]
         files.append(saved(model, Path(made), 1))
         for numbers in numbers_of(run):
             if run.step + 1 == steps:
                 why = why_moved(run, numbers, WEIGHT, busiest(run))
+                before = cell_of(model, why)
             if (run.step + 1) % (steps // WATCHED):
                 losses.append(run.one(numbers)["loss"])
             else:
@@ -144,12 +150,17 @@ def watched_training(steps: int, prompt: str, word: str, rate: float = RATE) -> 
                 losses.append(loss)
                 watched.append(one)
                 rows.append(table[id].detach().clone())
-                texts.append((run.step, written(run, prompt)))
+                texts.append((run.step, written(run, PROMPT)))
             if run.step in (1, steps):
                 files.append(saved(model, Path(made), len(files)))
     assert why is not None
-    patterns = pattern, patterns_of(model, prompt)
-    return WatchedTraining(losses, watched, texts, torch.stack(rows), table.detach(), patterns, tuple(files), why)
+    patterns, moved = (pattern, patterns_of(model, PROMPT)), cell_of(model, why) - before
+    return WatchedTraining(losses, watched, texts, torch.stack(rows), table.detach(), patterns, tuple(files), why, moved)
+
+
+def cell_of(model: nn.Module, why: Why) -> float:
+    """Return the number in a model's weight that `why` is of."""
+    return float(model.get_parameter(why.path).detach()[why.cell])
 
 
 def written(run: TrainingRun, prompt: str) -> str:
@@ -177,6 +188,12 @@ def on_plane(rows: Tensor, table: Tensor) -> tuple[list[list[float]], int]:
     _, _, directions = torch.linalg.svd(table.double() - mean, full_matrices=False)
     places: list[list[float]] = ((rows.double() - mean) @ directions[:2].T).tolist()
     return places, plane_of(table.double())[1]
+
+
+def row_moves(rows: Tensor) -> list[float]:
+    """Return how far a row moved between each of its places [N D] and the next, as lengths."""
+    lengths: list[float] = rows.double().diff(dim=0).norm(dim=-1).tolist()
+    return lengths
 
 
 @cache
@@ -214,6 +231,18 @@ def fell(losses: Sequence[float]) -> bool:
 def adds_up(why: Why) -> bool:
     """Return True if the parts of a gradient add up to autograd's, but for rounding."""
     return abs(why.rest) <= ROUNDING * sum(abs(pull.product) for pull in why.tokens)
+
+
+def step_parts(why: Why) -> dict[str, float]:
+    """Return the parts of a weight's move in a step in thousandths: its gradient's, the momentum's of earlier steps, and its decay's."""
+    assert why.move is not None
+    return {part: thousandths(getattr(why.move, part)) for part in ("gradient", "momentum", "decay")}
+
+
+def moved_as_computed(run: WatchedTraining) -> bool:
+    """Return True if the last step moved the cell of `run.why`, and by the sum of its parts but for rounding."""
+    move = run.why.move
+    return move is not None and abs(run.moved) > 0 and abs(run.moved - move.total()) <= STEP_ROUNDING
 
 
 def pieces_of(prompt: str) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pellucid.analysis.needs import READER
 from pellucid.analysis.reading import question_texts, word_place
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
-from pellucid.exhibits.panel import LinePanel, Panel, TablePanel, TensorPlace
+from pellucid.exhibits.panel import Panel, TablePanel, TensorPlace
 from pellucid.messages import say
 
 
@@ -19,8 +19,6 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     places = {(n, 2): TensorPlace(w.path, w.cell, n) for n, w in enumerate(words)}
     rows = [(t.between, w.back, w.weight, f"{w.path} H={w.head}", w.answered, t.word) for t, w in zip(texts, words, strict=True)]
     yield TablePanel(say("exhibit.distance.table"), [*columns, *answers], rows, tinted=(2,), places=places)
-    weights = {say("exhibit.distance.weight"): [w.weight for w in words]}
-    yield LinePanel(say("exhibit.distance.lines"), say("exhibit.distance.back"), [w.back for w in words], weights)
     right = len([w for w, t in zip(words, texts, strict=True) if w.answered == t.word])
     yield e.claim("right", right == len(texts), right=right, of=len(texts), most=max(w.back for w in words))
     least = min(w.weight for w in words)

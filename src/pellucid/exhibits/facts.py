@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 from pellucid.analysis.needs import DENSE, GENERATOR
-from pellucid.analysis.neurons import network, neurons_for, of_one_row, probability
+from pellucid.analysis.neurons import neurons_for, of_one_row, probability
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
-from pellucid.exhibits.panel import BarPanel, LinePanel, NetworkNode, NetworkPanel, Panel, TablePanel
+from pellucid.exhibits.panel import BarPanel, LinePanel, Panel, TablePanel
 from pellucid.messages import say
 from pellucid.runs.answers import best_candidates
 
 PROMPT = "The capital of France is"
 OFF = (0, 1, 4, 16, 64)  # neurons
-INPUTS, DRAWN, WORDS = 5, 5, 3  # of the network
+DRAWN = 5  # neurons that are turned off one by one
 
 
 def show(e: Experiment) -> Iterator[Panel | Claim]:
@@ -31,19 +31,8 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     plain = e.trace(prompt)
     first, second = best_candidates(e.model.tokenizer, plain.last_logits(0), 2)
     own, other = (neurons_for(e.model, plain.ids, one.id, OFF[-1]) for one in (first, second))
-    effects = {f"{n.path} T={n.row} F={n.number}": n.effect for n in own[:8]}
-    yield BarPanel(say("exhibit.facts.neurons", word=first.piece.text), effects)
-    few, words = of_one_row(own, DRAWN), best_candidates(e.model.tokenizer, plain.last_logits(0), WORDS)
-    links = network(plain, few, [w.id for w in words], INPUTS)
-    inputs = [NetworkNode(say("exhibit.facts.channel", number=d), x) for d, x in links.inputs.items()]
+    few = of_one_row(own, DRAWN)
     names = [f"F={n.number}" for n in few]
-    nodes = {
-        say("exhibit.facts.inputs", path=few[0].path, row=few[0].row): [*inputs, NetworkNode(say("exhibit.facts.rest"))],
-        say("exhibit.facts.drawn"): [NetworkNode(name, v) for name, v in zip(names, links.values, strict=True)],
-        say("exhibit.facts.words"): [NetworkNode(w.piece.text) for w in words],
-    }
-    yield NetworkPanel(say("exhibit.facts.network", word=first.piece.text), nodes, [links.weights, links.effects])
-    yield e.claim("sums", e.same(links.gap), count=len(few), gap=links.gap)
     alone = {name: probability(e.trace(prompt, changes=[n.off]), first.id) for name, n in zip(names, few, strict=True)}
     yield BarPanel(
         say("exhibit.facts.alone", word=first.piece.text), {say("exhibit.facts.none"): probability(plain, first.id), **alone}, most=1.0

@@ -44,9 +44,6 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     e.trace(tasks["classification"].texts[0].text)
     stacks = {say(NAMES[key]): [*boxes(e, key, one.texts[0])] for key, one in tasks.items()}
     yield DiagramPanel(say("exhibit.formats.diagram"), stacks)
-    columns = [say("exhibit.formats.task"), say("exhibit.formats.right"), say("exhibit.formats.chance"), say("exhibit.formats.early")]
-    rows = [(say(NAMES[key]), one.right, one.chance, wrong[key].right) for key, one in tasks.items()]
-    yield TablePanel(say("exhibit.formats.table", of=tasks["choice"].of), columns, rows)
     columns = [say("exhibit.formats.task"), say("exhibit.formats.number"), say("exhibit.formats.fed"), say("exhibit.formats.ids")]
     yield TablePanel(say("exhibit.formats.example"), columns, [*examples(e, tasks)])
     yield from judged(e, tasks, wrong)
@@ -63,7 +60,8 @@ def judged(e: Experiment, tasks: dict[str, JudgedTask], wrong: dict[str, JudgedT
         beyond = all(one.right > one.chance for one in tasks.values())
         yield e.claim("unable", not beyond, facts=able.right, asked=able.of, model=e.model.name, of=tasks["choice"].of, **rights)
         return
-    yield e.claim("four", all(one.right > one.chance for one in tasks.values()), of=tasks["choice"].of, **rights)
+    chances = {f"{key}_chance": f"{one.chance:g}" for key, one in tasks.items()}
+    yield e.claim("four", all(one.right > one.chance for one in tasks.values()), of=tasks["choice"].of, **rights, **chances)
     first = {key: one.right for key, one in wrong.items()}
     yield e.claim("wrong", all(one.right < tasks[key].right for key, one in wrong.items()), **first)
 

@@ -1,13 +1,11 @@
-"""Splitting and joining: heads share a width, so their number costs nothing; joined by a reshape alone, they mix tokens."""
+"""Splitting and joining: heads are joined by a swap and a merge; by a reshape alone they mix tokens."""
 
 from collections.abc import Iterator
 
-from pellucid.analysis.mask_leak import token_names
 from pellucid.analysis.needs import CAUSAL_HEADS
 from pellucid.analysis.split_heads import (
     as_table,
     equally_long,
-    head_gap,
     head_of_batch,
     join,
     join_by_reshape,
@@ -16,7 +14,6 @@ from pellucid.analysis.split_heads import (
     moved_rows,
     named_cells,
     number_at,
-    parameters,
     place,
     ramp,
     shape,
@@ -27,9 +24,8 @@ from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
 from pellucid.exhibits.panel import CubePanel, MatrixPanel, Panel, TablePanel
 from pellucid.messages import say
 
-PROMPT = "The capital of France is"
 BATCH, HEADS, ROWS, WIDTH = 4, 4, 16, 128  # of the split that the table of steps shows
-WIDE, COUNTS = 512, (1, 2, 4, 8, 64)
+WIDE = 512
 CELL = 1, 2, 389  # batch, token and channel of the number that is followed
 SMALL, SMALL_HEADS = (3, 4), 2  # tokens and channels of the table whose cells are drawn
 AXES = "T", "TH", "HT", "TH", "T", "T"  # of the rows after each step
@@ -62,9 +58,6 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield CubePanel(say("exhibit.heads.cube", head=head, shape=shape(batched)), axes, cube.tolist(), "layers.0.attn.z")
     own, other = lone_gap(e.model, prompts, head, cube), lone_gap(e.model, prompts, head, cube, e.on(1, 0))
     yield e.claim("batch", e.same(own) and e.differ(other), batch=len(prompts), own=own, other=other)
-    counts = {n: parameters(WIDE, n) for n in COUNTS}
-    columns = [say("exhibit.heads.heads"), say("exhibit.heads.parameters")]
-    yield TablePanel(say("exhibit.heads.table"), columns, [(str(n), count) for n, count in counts.items()])
     yield e.claim("joined", moved_rows(join, HEADS, ROWS, WIDTH) == 0, apart=shape(heads), joined=shape(join(heads)))
     moved = e.on(moved_rows(join_by_reshape, HEADS, ROWS, WIDTH), moved_rows(join, HEADS, ROWS, WIDTH))
     plain = e.quality()
@@ -74,14 +67,6 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
         yield e.claim("reshape", moved > 0 and wrong.right < plain.right, plain=plain.right, **numbers)
     else:
         yield e.claim("unable", moved > 0 and wrong.right <= plain.right, model=e.model.name, **numbers)
-    yield e.claim("count", len({*counts.values()}) == 1, width=WIDE, count=counts[COUNTS[0]], most=COUNTS[-1])
-    run = e.trace(e.text("prompt"))
-    pattern = next(s for s in run if s.path.endswith(".attn.pattern"))
-    names = token_names(run)
-    for head, values in enumerate(pattern.value[0].tolist()):
-        yield MatrixPanel(say("exhibit.heads.map", head=head), names, names, values, pattern.path, "share", (0, head, "row", "column"))
-    gap = head_gap(pattern.value)
-    yield e.claim("maps", e.differ(gap), shape=shape(pattern.value[0]), gap=gap)
 
 
-EXHIBIT = Exhibit("heads", show, controls=(Control("prompt", PROMPT, tokens=2), Control("head", 0, (0, 1, 2, 3))), needs=CAUSAL_HEADS)
+EXHIBIT = Exhibit("heads", show, controls=(Control("head", 0, (0, 1, 2, 3)),), needs=CAUSAL_HEADS)

@@ -1,20 +1,19 @@
-"""Choosing experts: scores, a correction that only chooses, groups, and shares that sum to a fixed scale."""
+"""Choosing experts: four equations, the same choice each time, and shares that the correction does not enter."""
 
 from collections.abc import Iterator
 
-from pellucid.analysis.expert_equations import SYMBOLS, Route, equations, route
+from pellucid.analysis.expert_equations import SYMBOLS, equations
 from pellucid.analysis.expert_scores import choices_changed, score_cell, scores, share_gap, sparse, sum_gap
 from pellucid.analysis.mask_leak import token_names
 from pellucid.analysis.needs import ROUTED
 from pellucid.api.count import described
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
-from pellucid.exhibits.panel import Box, DiagramPanel, MatrixPanel, Panel, TablePanel, TensorPlace, column_places
+from pellucid.exhibits.panel import MatrixPanel, Panel, TablePanel, TensorPlace, column_places
 from pellucid.messages import say
 
 PROMPT = "The capital of France is"
 LARGE = "deepseek-v3"
 SCALE = 2.5  # of DeepSeek-V3
-TOKENS = 4  # that have a way drawn, the last; as many stand side by side on a screen
 CHANNELS = 12  # that are drawn of a symbol's rows
 
 
@@ -41,13 +40,10 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield TablePanel(say("exhibit.routing.equations"), list(map(say, parts)), lines, chosen, places=places)
     most = max(q.gap for q in four if e.exact or q.symbol != "y")
     yield e.claim("equations", e.same(most), count=len(four), gap=most)
-    one, pieces = four[chosen], token_names(run)
+    one = four[chosen]
     cells = one.rows(CHANNELS)
     title, numbers = say("exhibit.routing.numbers", symbol=one.symbol), [str(n) for n in range(len(cells[0]))]
-    yield MatrixPanel(title, pieces, numbers, cells, one.path, cell=(0, "row", "column"))
-    width = str(e.model.config.width)
-    ways = {f"{row}: {name}": boxes(route(run, block, row), width) for row, name in [*enumerate(pieces)][-TOKENS:]}
-    yield DiagramPanel(say("exhibit.routing.diagram"), ways)
+    yield MatrixPanel(title, token_names(run), numbers, cells, one.path, cell=(0, "row", "column"))
     heads = "exhibit.routing.expert", "exhibit.routing.group", "exhibit.routing.affinity", "exhibit.routing.ranked", "exhibit.routing.part"
     rows = [(str(s.expert), s.group, s.affinity, s.ranked, s.share) for s in scores(run, block)]
     names = (2, "affinity"), (3, "corrected")
@@ -57,33 +53,11 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield e.claim("again", repeated == 0, same=of)
     gap, wrong = share_gap(run, e.on("affinity", "corrected")), share_gap(run, "corrected")
     yield e.claim("shares", e.same(gap) and e.differ(wrong), gap=gap, corrected=wrong)
-    free, apart = e.variant({"layers.*.ffn.corrected": False}), e.variant({"layers.*.ffn.groups": 1, "layers.*.ffn.groups_chosen": 1})
-    freed, changed = choices_changed(run, e.trace(prompt, free))[0], choices_changed(run, e.trace(prompt, apart))[0]
-    plain, right, open_groups = e.quality(), e.quality(free), e.quality(apart)
-    table = [
-        (say("exhibit.routing.plain"), 0, plain.right),
-        (say("exhibit.routing.free"), freed, right.right),
-        (say("exhibit.routing.apart"), changed, open_groups.right),
-    ]
-    columns = [say("exhibit.routing.case"), say("exhibit.routing.changed", of=of), say("exhibit.routing.right", of=plain.of)]
-    yield TablePanel(say("exhibit.routing.switched"), columns, table)
-    yield e.claim("switched", freed > 0 or changed > 0, free=freed, apart=changed, of=of)
     total = sum_gap(e.trace(prompt, e.variant({"layers.*.ffn.scale": SCALE})), SCALE)
     yield e.claim("scale", e.same(total), scale=SCALE, gap=total)
     _, large = described(LARGE)
     dense = [layer for layer in large.layers if not layer.ffn.experts]
     yield e.claim("dense", 0 < len(dense) < len(large.layers), dense=len(dense), layers=len(large.layers))
-
-
-def boxes(way: Route, width: str) -> list[Box]:
-    """Return a row's way as boxes: the open groups with their experts, the chosen ones marked with their shares. width: of a row."""
-    out = [Box("u", width)]
-    for group, experts in way.groups.items():
-        out.append(Box(say("exhibit.routing.opened", group=group)))
-        for n in experts:
-            share = way.shares.get(n)
-            out.append(Box(say("exhibit.routing.one", expert=n), "" if share is None else f"{share:.3f}", 1, share is not None))
-    return [*out, Box(say("exhibit.routing.common")), Box("y", width)]
 
 
 CONTROLS = (Control("prompt", PROMPT), Control("symbol", "s", SYMBOLS))

@@ -1,4 +1,4 @@
-"""A timeline of language models: four eras, the catalogue as a tree, and every release with what its makers disclosed."""
+"""A timeline of language models: four eras, the catalogue year by year, and as a tree."""
 
 from collections.abc import Iterator
 
@@ -32,18 +32,11 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     }
     tree = {about: list(boxes(branches(models, kind, 1))) for kind, about in stacks.items()}
     yield DiagramPanel(say("exhibit.timeline.tree"), tree)
-    columns = [say("exhibit.timeline.date"), say("exhibit.timeline.model"), say("exhibit.timeline.by"), say("exhibit.timeline.attention")]
-    rows = [(m.date, m.name, m.organisation, m.attention or say("exhibit.timeline.undisclosed")) for m in models]
-    yield TablePanel(say("exhibit.timeline.table"), columns, rows)
     first, last = years[0], e.on(years[-1], years[0])
     yield e.claim("sparse", first.sparse == 0 < last.sparse, year=last.year, sparse=last.sparse, of=last.disclosed, first=first.year)
     public = [m for m in models if m.year == e.on(last.year, first.year) and m.disclosed]
     alone = [m for m in public if m.stacks == "decoder"]
     yield e.claim("decoders", len(alone) == len(public), alone=len(alone), of=len(public), year=last.year, first=first.year)
-    closed = [m for m in models if not m.disclosed]
-    statements, unconfirmed = sum(m.statements for m in closed), sum(m.unconfirmed for m in closed)
-    numbers = {"models": len(models), "closed": len(closed), "statements": statements, "unconfirmed": unconfirmed}
-    yield e.claim("undisclosed", len(closed) > 0 and 0 < unconfirmed < statements, **numbers)
 
 
 def boxes(of: list[Branch]) -> Iterator[Box]:

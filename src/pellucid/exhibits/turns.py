@@ -19,12 +19,12 @@ from pellucid.analysis.rotary import (
 )
 from pellucid.config import Rope
 from pellucid.exhibits.exhibit import Claim, Control, Exhibit, Experiment
-from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel, TablePanel
+from pellucid.exhibits.panel import LinePanel, MatrixPanel, Panel
 from pellucid.messages import say
 
 PROMPT, SHIFT, LLAMA = "The capital of France is", 7, Rope(128)
 BASES = (10, 100, 1000, 10000, 100000, 1000000)
-PAIRS, POSITION = 3, 4  # of the matrix that is written out
+PAIRS, POSITION = 2, 4  # of the matrix that is written out
 APART = range(0, 49, 2)  # distances of two positions that are drawn
 OTHERS = range(1, 65)
 
@@ -39,22 +39,17 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     yield LinePanel(say("exhibit.turns.waves"), say("exhibit.turns.pair"), [*range(len(waves[names[0]]))], waves)
     scores = {name: score_by_distance(run, rope, APART) for name, rope in zip(names, (own, chosen), strict=True)}
     yield LinePanel(say("exhibit.turns.scores"), say("exhibit.turns.distance"), [*APART], scores)
-    channels = [*map(str, range(len(rotation(chosen, POSITION, PAIRS))))]
-    title = say("exhibit.turns.matrix", position=POSITION, base=base)
-    yield MatrixPanel(title, channels, channels, rotation(chosen, POSITION, PAIRS))
     one, every = hands_alike(chosen, APART)
     lines = {say("exhibit.turns.one"): one, say("exhibit.turns.every"): every}
     yield LinePanel(say("exhibit.turns.alike", base=base), say("exhibit.turns.distance"), [*APART], lines)
+    channels = [*map(str, range(len(rotation(chosen, POSITION, PAIRS))))]
+    title = say("exhibit.turns.matrix", position=POSITION, base=base)
+    yield MatrixPanel(title, channels, channels, rotation(chosen, POSITION, PAIRS))
     pieces, (maps, bare) = token_names(run), score_maps(run, 0)
     yield MatrixPanel(say("exhibit.turns.map"), pieces, pieces, maps, "layers.0.attn.scores", cell=(0, 0, "row", "column"))
     yield MatrixPanel(say("exhibit.turns.bare"), pieces, pieces, bare)
     gaps = [shift_gap(run, shift, e.on(shift, 0)), shift_gap(run, shift, 0)]
-    sides = [say("exhibit.turns.both", shift=shift), say("exhibit.turns.query", shift=shift)]
-    yield TablePanel(say("exhibit.turns.table"), [say("exhibit.turns.moved"), say("exhibit.turns.gap")], [*zip(sides, gaps, strict=True)])
     other = e.variant({"layers.*.attn.rope.theta": base})
-    runs = {names[0]: run} if base == own.theta else {names[0]: run, names[1]: e.trace(e.text("prompt"), other)}
-    yield e.answers(say("exhibit.turns.answers"), runs)
-
     both, alone = gaps
     yield e.claim("distance", e.same(both) and e.differ(alone), shift=shift, both=both, one=alone)
     (queries, keys, others), blocks, gap = rotations(run), len(e.model.config.layers), length_gap(run)

@@ -73,36 +73,18 @@ export function lined(wide: readonly boolean[]): Row[] {
   return out;
 }
 
-// Rows of these heights in order, as many on each screen as fit, one at least.
-export function screens(heights: readonly number[], space: number): Row[] {
-  const out: Row[] = [];
-  let left = 0;
-  heights.forEach((high, i) => {
-    if (high > left || out.length === 0) { out.push([]); left = space; }
-    out.at(-1)?.push(i);
-    left -= high;
-  });
-  return out;
-}
-
 export interface Size { wide: number; high: number }
-export interface Spot { screen: number; x: number; y: number }
+export interface Spot { x: number; y: number }
 
-// Boxes on screens of one size, in reading order: each as high as it fits, but not above the one before, and as far left; else on the next screen.
-export function packed(boxes: readonly Size[], space: Size, gap: Size): Spot[] {
-  const out: Spot[] = [];
-  let screen = 0, own: (Size & Spot)[] = [];
-  const fits = (box: Size, x: number, y: number): boolean =>
-    x + box.wide <= space.wide && y + box.high <= space.high && own.every((o) => x >= o.x + o.wide + gap.wide || o.x >= x + box.wide + gap.wide || y >= o.y + o.high + gap.high || o.y >= y + box.high + gap.high);
+// Boxes in reading order on a picture this wide: each as high as it fits, but not above the one before, and as far left.
+export function packed(boxes: readonly Size[], width: number, gap: Size): Spot[] {
+  const out: (Size & Spot)[] = [];
+  const free = (box: Size, x: number, y: number): boolean => out.every((o) => x >= o.x + o.wide + gap.wide || o.x >= x + box.wide + gap.wide || y >= o.y + o.high + gap.high || o.y >= y + box.high + gap.high);
   for (const box of boxes) {
-    const downs = [0, ...own.map((o) => o.y + o.high + gap.high)].sort((a, b) => a - b), rights = [0, ...own.map((o) => o.x + o.wide + gap.wide)].sort((a, b) => a - b);
-    let spot = downs.filter((y) => y >= (own.at(-1)?.y ?? 0)).flatMap((y) => rights.map((x) => ({ x, y }))).find(({ x, y }) => fits(box, x, y));
-    if (!spot) {
-      if (own.length > 0) [screen, own] = [screen + 1, []];
-      spot = { x: 0, y: 0 };
-    }
-    own.push({ ...box, ...spot, screen });
-    out.push({ ...spot, screen });
+    const downs = [0, ...out.map((o) => o.y + o.high + gap.high)].sort((a, b) => a - b), rights = [0, ...out.map((o) => o.x + o.wide + gap.wide)].sort((a, b) => a - b);
+    const below = { x: 0, y: downs.at(-1) ?? 0 };
+    const spot = downs.filter((y) => y >= (out.at(-1)?.y ?? 0)).flatMap((y) => rights.map((x) => ({ x, y }))).find(({ x, y }) => x + box.wide <= width && free(box, x, y)) ?? below;
+    out.push({ ...box, ...spot });
   }
-  return out;
+  return out.map(({ x, y }) => ({ x, y }));
 }
