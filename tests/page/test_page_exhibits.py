@@ -7,20 +7,18 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlencode
+from urllib.parse import unquote
 
 import pytest
-from playwright.sync_api import Browser, Route, expect
+from playwright.sync_api import Browser, expect
 
 from browser import Tab, address_of, next_load, open_file, open_offline_tab, open_tab, save_by_menu
+from gallery import altered, document, ready, show
 from pellucid.commands import main
-from pellucid.documents.exhibit import exhibit_document
 from pellucid.documents.number import number
-from pellucid.exhibits import find, names
-from pellucid.exhibits.exhibit import Opened, run_exhibit
+from pellucid.exhibits import names
 from pellucid.messages import phrases, speaking
 
 NAMES, OTHER, LLAMA = list(names()), "The capital of Japan is", "pellucid/capitals-llama"
@@ -28,7 +26,6 @@ FULL = os.environ.get("PELLUCID_FULL") == "1"
 SLOW = {"balance", "depth", "kinds", "second"}  # which train for seconds, here and in the server, and have the others' kinds of panel
 QUICK = sorted({*NAMES[2::4], "architectures", "equation", "heads"} - SLOW, key=NAMES.index)  # with the three it has every kind of panel
 CASES = [(name, lang) for name in NAMES for lang in ("en", "zh")] if FULL else [*zip(QUICK, ["en", "zh"] * len(NAMES), strict=False)]
-open_model = Opened()
 # Of each panel its title and every text in it that is a value or a name.
 PANELS = """
   const texts = (node, selector) => [...node.querySelectorAll(selector)].map(e => e.textContent.trim());
@@ -51,32 +48,6 @@ SHOWN = (
   };
 }"""
 )
-
-
-def show(tab: Tab, name: str, lang: str, **fields: str) -> None:
-    """Show an exhibit in the open tab, without loading the page again."""
-    if tab.page.url == "about:blank":
-        tab.go(lang, view="exhibits")
-    shown = "zh" if tab.page.get_attribute("html", "lang") == "zh-Hans" else "en"
-    if shown != lang:
-        tab.page.click("header .settings button[lang]")
-    tab.page.evaluate("h => { location.hash = h }", urlencode({"view": "exhibits", "exhibit": name, **fields}))
-    ready(tab, name, lang)
-
-
-def ready(tab: Tab, name: str, lang: str) -> None:
-    """Wait until an exhibit with the settings of the address is shown."""
-    tab.page.wait_for_selector(f'article[aria-busy="false"][data-shown="{lang} {name}"]')
-
-
-@cache
-def document(name: str, lang: str, prompt: str | None = None, model: str | None = None) -> dict[str, Any]:
-    """Return an exhibit's document as Python makes it."""
-    settings = {} if prompt is None else {"prompt": prompt}
-    with speaking(lang):
-        result = run_exhibit(find(name), None if model is None else open_model(model), settings, open_model)
-        parsed: dict[str, Any] = json.loads(json.dumps(exhibit_document(result)))
-    return parsed
 
 
 def expected(d: dict[str, Any], lang: str) -> dict[str, Any]:
@@ -216,18 +187,6 @@ EVERY: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def altered(tab: Tab, change: Callable[[dict[str, Any]], None]) -> None:
-    """Let the server's exhibits reach the page changed."""
-
-    def answer(route: Route) -> None:
-        reply = route.fetch()
-        given = reply.json()
-        change(given)
-        route.fulfill(response=reply, json=given)
-
-    tab.page.route("**/api/exhibits/*", answer)
-
-
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.quick(2)
 def test_panels_of_every_kind(tab: Tab, lang: str) -> None:
@@ -247,57 +206,6 @@ def test_panels_of_every_kind(tab: Tab, lang: str) -> None:
     fills = tab.page.locator("[data-bar] .fill")
     widths = fills.evaluate_all("all => all.map(e => [parseFloat(e.style.left), parseFloat(e.style.width)])")
     assert widths == [pytest.approx([100 / 9, 800 / 9]), pytest.approx([0, 100 / 9])]
-
-
-def below(tab: Tab) -> int:
-    """Return the pixels of the page that lie below a projector's window."""
-    tab.settle()
-    return int(tab.page.evaluate("document.documentElement.scrollHeight - innerHeight"))
-
-
-@pytest.mark.parametrize("lang", ["en", "zh"])
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(8)
-def test_it_is_one_screen(tab: Tab, name: str, lang: str) -> None:
-    """On a projector nothing of an exhibit lies below the window: all its sentences and pictures are there at once."""
-    tab.page.set_viewport_size({"width": 1440, "height": 900})
-    show(tab, name, lang)
-    panels = tab.page.locator("[data-panel]")
-    assert below(tab) == 0 and panels.count() == len(document(name, lang)["panels"]) and all(p.is_visible() for p in panels.all())
-
-
-@pytest.mark.parametrize("year", next(c for c in find("releases").controls if c.name == "year").options)
-@pytest.mark.quick(3)
-def test_every_year_is_one_screen(tab: Tab, year: str) -> None:
-    tab.page.set_viewport_size({"width": 1440, "height": 900})
-    show(tab, "releases", "en", controls=json.dumps({"year": year}))
-    tables = tab.page.locator("[data-panel=table] table")
-    assert below(tab) == 0 and tables.evaluate_all(
-        "all => all.every(t => t.parentElement.scrollHeight <= t.parentElement.clientHeight + 1)"
-    )
-
-
-def test_a_second_screen_is_seen(tab: Tab) -> None:
-    """The mutants: the panels of one exhibit twice, and a claim that is too long for its column."""
-    tab.page.set_viewport_size({"width": 1440, "height": 900})
-    show(tab, "norms", "en")
-    assert below(tab) == 0
-    altered(tab, lambda given: given.update(panels=[*given["panels"], *document("heads", "en")["panels"]]))
-    show(tab, "residual", "en")
-    assert below(tab) > 0
-    tab.page.unroute("**/api/exhibits/*")
-    altered(tab, lambda given: given["claims"][0].update(text="one more word " * 200))
-    show(tab, "order", "en")
-    assert below(tab) > 0
-
-
-@pytest.mark.parametrize("name", ["heads", "patterns", "latent"])
-def test_a_phone_scrolls_down_and_not_aside(tab: Tab, name: str) -> None:
-    tab.page.set_viewport_size({"width": 390, "height": 844})
-    show(tab, name, "en")
-    panels = tab.page.locator("[data-panel]")
-    assert all(p.is_visible() for p in panels.all()) and below(tab) > 0
-    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_a_slice_is_taken_off_a_cube(tab: Tab) -> None:

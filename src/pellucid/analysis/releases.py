@@ -13,7 +13,7 @@ UNCONFIRMED = "unconfirmed"  # begins the status of a statement that no maker ha
 
 @dataclass(frozen=True)
 class Statement:
-    """What is stated of a model without a public architecture. status: by whom, and whether its makers confirmed it."""
+    """What is stated of a model without a public architecture. status: its source, and whether its makers confirmed it."""
 
     text: str
     status: str
