@@ -301,7 +301,7 @@ def edges(
         own = tables[k][:, i, : len(keys.at)]  # type: ignore[index]
         every[n, :, : own.shape[-1]] = own
     heads = rows.grouped(keys.summed(every)).transpose(0, 1)  # [H queries keys]
-    shares = heads.mean(0)
+    shares = drawable(heads.mean(0))
     if others:
         shares = shares - torch.diag(shares.diagonal())
     best = shares.flatten().argsort(descending=True, stable=True)[:most].tolist()
@@ -312,6 +312,11 @@ def edges(
         head = int(heads[:, query, key].argmax())
         strongest.append({"query": query, "key": key, "share": share, "head": head, "most": float(heads[head, query, key])})
     return strongest
+
+
+def drawable(shares: Tensor) -> Tensor:
+    """Return shares with 0 for NaN, which is no share and has no edge; it would be the strongest one."""
+    return shares.nan_to_num(0.0)
 
 
 def numbers(x: Tensor | None) -> list[float | None]:
