@@ -16,7 +16,7 @@ def below(tab: Tab) -> int:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list(names()))
 @pytest.mark.quick(8)
 def test_it_is_one_screen(tab: Tab, name: str, lang: str) -> None:
     """On a projector nothing of an exhibit lies below the window: all its sentences and pictures are there at once."""
