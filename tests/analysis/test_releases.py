@@ -4,6 +4,8 @@ import json
 
 from pellucid import catalog
 from pellucid.analysis.releases import branches, by_year, in_columns, releases, years
+from pellucid.messages import LANGUAGES, phrases, speaking
+from tiny import swapped
 
 ENTRIES = json.loads((catalog.HERE / "models.json").read_text(encoding="utf-8"))
 
@@ -38,3 +40,27 @@ def test_the_tree_has_every_public_model_once() -> None:
     assert {kind: sum(b.count for b in own) for kind, own in tree.items()} == {"encoder": 3, "both": 7, "decoder": 96}
     assert [b.first for b in tree["encoder"]] == [["BERT base (uncased)", "BERT large (uncased)"], ["all-MiniLM-L6-v2"]]
     assert [b.year for b in tree["decoder"] if b.sparse] == ["2023", "2024", "2025"]
+
+
+def keys_shown() -> list[str]:
+    """Return the texts about models without a public architecture that are keys of messages, and no sentences."""
+    ends = {
+        key.removeprefix(f"catalog.{part}.") for key in phrases("en") for part in ("claim", "status") if key.startswith(f"catalog.{part}.")
+    }
+    return [text for m in releases() for one in m.statements for text in (one.text, one.status) if text in ends]
+
+
+def test_statements_are_sentences_in_both_languages() -> None:
+    """Those of the catalogue; the mutant shows its keys."""
+    shown = {}
+    for lang in LANGUAGES:
+        with speaking(lang):
+            assert keys_shown() == []
+            shown[lang] = [(one.text, one.status) for m in releases() for one in m.statements]
+            own = [
+                (one["claim"], one["status"]) for m in releases() for e in ENTRIES if e["name"] == m.name for one in catalog.statements(e)
+            ]
+            assert shown[lang] == own
+    assert len({*shown["en"]} & {*shown["zh"]}) == 0 < len(shown["en"])
+    with swapped(catalog, "statements", lambda entry: entry.get("statements", [])):
+        assert len(keys_shown()) == 2 * len(shown["en"])

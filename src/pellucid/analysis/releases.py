@@ -8,19 +8,25 @@ from pellucid import catalog
 from pellucid.api.count import described
 from pellucid.counting.variants import kinds
 
-UNCONFIRMED = "unconfirmed"  # begins the status of a statement that no maker has made
+UNCONFIRMED = "unconfirmed"  # begins the key of the status of a statement that no maker has made
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What is stated of a model without a public architecture. status: its source, and whether its makers confirmed it."""
+    """What is stated of a model without a public architecture. text, status: the claim, and its source, in the user's language.
+
+    unconfirmed: its makers did not say it.
+    """
 
     text: str
     status: str
+    unconfirmed: bool
 
-    @property
-    def unconfirmed(self) -> bool:
-        return self.status.startswith(UNCONFIRMED)
+
+def statements(entry: catalog.Entry) -> list[Statement]:
+    """Return what is stated of a model of the catalogue; [] where its configuration is public."""
+    confirmed = [not one["status"].startswith(UNCONFIRMED) for one in entry.get("statements", ())]
+    return [Statement(one["claim"], one["status"], not sure) for one, sure in zip(catalog.statements(entry), confirmed, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ def releases() -> list[Release]:
     """Return every model of the catalogue, the oldest first."""
     out = []
     for entry in catalog.models().values():
-        about = [Statement(one["claim"], one["status"]) for one in entry.get("statements", ())]
+        about = statements(entry)
         cfg = None if about else described(entry["id"])[1]
         attention, sparse = ("", False) if cfg is None else (kinds(cfg), any(layer.ffn.experts for layer in cfg.layers))
         stacks = "" if cfg is None else "both" if cfg.encoder is not None else "encoder" if cfg.bidirectional else "decoder"
