@@ -70,7 +70,7 @@ def test_faults_of_a_checkpoint_are_one_line(family: str) -> None:
     named = {n.replace("*", "weight"): r.disk.replace("*", "weight") for r in kind.rules_for(cfg) for n in r.names}
     head, embed = named["head.weight"], named["embed.weight"]
     faults: list[tuple[str, dict[str, Tensor], list[str]]] = [
-        ("weights.missing", {n: t for n, t in good.items() if n != name}, [name, "1 tensors"]),
+        ("weights.missing", {n: t for n, t in good.items() if n != name}, [name, "1 tensor "]),
         ("weights.extra", {**good, "another.thing": torch.ones(2)}, ["another.thing"]),
         ("weights.shape", {**good, name: torch.cat([good[name]] * 2)}, [name, str(tuple(good[name].shape))]),
         ("weights.dtype", {**good, name: good[name].to(torch.float8_e4m3fn)}, [name, "float8_e4m3fn"]),

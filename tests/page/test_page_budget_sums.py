@@ -131,7 +131,7 @@ def test_an_entry_says_where_it_is_from(tab: Tab) -> None:
     row = tab.page.locator("[data-said='page.budget.from'] td")
     expect(row.first).to_contain_text(entries["gpt2-small"]["source"])
     expect(row.nth(1)).to_contain_text(entries["gpt-3.5"]["organisation"])
-    expect(tab.page.locator("[data-said='page.budget.notes']")).to_contain_text(entries["gpt2-small"]["notes"][0])
+    expect(tab.page.locator("[data-said='page.budget.notes']")).to_contain_text(catalog.notes(entries["gpt2-small"])[0])
 
 
 def test_the_cache_of_a_source_is_counted(tab: Tab) -> None:

@@ -104,7 +104,7 @@ def test_too_many_in_a_row(tmp_path: Path) -> None:
     assert again.step == 4 and [e["step"] for e in log_of(again)] == [1, 2, 3, 4] and state(again) == state(run)
     stricter = run_of(tmp_path, replace(SKIP, skips=1))
     stricter.resume()
-    with poisoned(stricter, {5, 6, 7}), pytest.raises(TrainError, match="step 6: 1 steps in a row skipped; stopped, state of 4 saved"):
+    with poisoned(stricter, {5, 6, 7}), pytest.raises(TrainError, match="step 6: 1 step in a row skipped; stopped, state of 4 saved"):
         stricter.train(silent)
 
 
