@@ -65,7 +65,7 @@ FAULTS: list[tuple[str, bytes, str, str]] = [
     ("c.csv", b"", "data.column", 'c.csv: no column "text"; found: -'),
     ("c.csv", b"text,text\na,b\n", "data.column", 'c.csv: no column "text"; found: text, text'),
     ("c.csv", b"text;id\na;1\n", "data.column", 'c.csv: no column "text"; found: text;id'),
-    ("c.csv", b"text,id\na,1\nb\n", "data.cells", "c.csv:3: 1 cells in a row; the first row names 2 columns"),
+    ("c.csv", b"text,id\na,1\nb\n", "data.cells", "c.csv:3: 1 cell in a row; the first row names 2 columns"),
     ("c.csv", b'text\n"a\nb\n', "data.csv", "c.csv:3: no CSV: unexpected end of data"),
     ("c.csv", b"text\na\n\xff\n", "data.encoding", "c.csv: byte ff at offset 7"),
     ("c.csv", b'text\n""\n', "data.blank", 'c.csv:2: "text" is an empty text'),
