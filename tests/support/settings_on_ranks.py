@@ -37,13 +37,14 @@ class Poisoned(CrossEntropy):
     """A loss that is not finite for one document, and whose gradient is not finite for another one. It knows them by their last token."""
 
     def judge(self, model: nn.Module, batch: Batch, share: float = 1.0) -> Judged:
-        loss, figures = super().judge(model, batch, share)
+        judged = super().judge(model, batch, share)
+        loss = judged.loss
         lasts = [[int(i) for i in row if i >= 0][-2:] for row in batch.targets]
         if documents()[7].target[-2:] in lasts:
             loss = loss * float("nan")
         if documents()[12].target[-2:] in lasts:
             loss = loss + (loss - loss.detach()).abs().sqrt()  # 0, and its gradient 0 / 0
-        return Judged(loss, figures)
+        return judged._replace(loss=loss)
 
 
 class Curve:

@@ -9,6 +9,7 @@ import json
 import os
 import urllib.error
 import urllib.request
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pellucid.analysis.verify import inputs
 from pellucid.api.model import DTYPES, load
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Encoder, EncoderDecoder
+from pellucid.ops import native
 from pellucid.ops.sampling.stages import logprobs
 
 TOLERANCE = 0.05  # of a log-probability; a server in bfloat16 is within it
@@ -72,7 +74,8 @@ def verify_server(
 ) -> ServerReport:
     """Compare a folder's log-probabilities with those of a server's model, by default its first.
 
-    dtype: by default float64, or float32 of a quantised model, whose kernels round what they multiply by.
+    dtype: by default float64, or float32 of a quantised model, whose kernels round what they multiply by. Its rows have the bits that
+    they have alone, as those of a deterministic server: a sum in another order may round to another int8, and move a logit by 0.1.
     prompt: a text; by default seeded random ids.  Raises a UseError for a server that does not answer, or not with log-probabilities.
     """
     if dtype not in (None, *DTYPES):
@@ -95,8 +98,8 @@ def verify_server(
     ids = ids[:, : (model.config.positions or ids.shape[1] + 1) - 1].to(model.device)  # the server adds one token
     if ids.shape[1] < 2:
         raise UseError("verify.server.short", model=name)
-    with torch.no_grad():
-        ours = logprobs(model(ids, prefix=0 if model.config.prefix else None))
+    with torch.no_grad(), native.any_rows() if model.quant else nullcontext():
+        ours = [logprobs(model(row[None], prefix=0 if model.config.prefix else None))[0] for row in ids]
     gaps = list[TokenGap]()
     for text, (row, mine) in enumerate(zip(ids.tolist(), ours, strict=True)):
         for i, others in enumerate(answered(address, str(entry["id"]), row, model.config.vocab)):
