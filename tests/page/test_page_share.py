@@ -135,6 +135,34 @@ def test_a_film_of_the_map_plays(browser: Browser, address: str, tmp_path: Path)
         )
 
 
+SLOW = """(() => {
+  const Plain = MediaRecorder;
+  window.MediaRecorder = class extends Plain {
+    start(...slice) {
+      const take = this.ondataavailable, early = [];
+      let ready = false;
+      this.ondataavailable = e => { if (ready) take(e); else early.push(e.data); };
+      setTimeout(() => { ready = true; take({ data: new Blob(early) }); }, 4000);
+      super.start(...slice);
+    }
+  };
+})()"""
+
+
+def test_a_slow_encoder_makes_a_film(browser: Browser, address: str, tmp_path: Path) -> None:
+    """As on a busy machine: nothing is written for longer than the film takes. It was an empty file."""
+    with open_tab(browser, address) as tab:
+        tab.page.add_init_script(SLOW)
+        tab.go(view="map", prompt=PROMPT)
+        tab.page.wait_for_selector("svg[data-map]")
+        tab.settle()
+        film = saved(tab, "webm", tmp_path)
+        reader = browser.new_page()
+        width, height, changed = reader.evaluate(PLAYED, packed(film))
+        reader.close()
+        assert width > 1300 and height > 300 and changed > 20_000
+
+
 def test_a_film_that_waits_in_vain_ends_with_a_message(tab: Tab) -> None:
     """And the page is at the step where it was."""
     tab.page.route("**/steps/1/map?*", lambda route: None)  # which is never answered

@@ -3,6 +3,7 @@
 import { imageOf, type Drawn } from "./picture";
 
 const SWEEP = 1100, HOLD = 700, FRAME = 33, FAINT = 0.12; // ms; ms; ms; opacity before the sweep
+const SLICE = 250, WAIT = 20_000; // ms: of a part of the file; for the first part, and the last, on a busy machine
 const TYPES = ["video/webm;codecs=vp9", "video/webm;codecs=vp8", "video/webm"];
 
 const type = (): string | undefined => (typeof MediaRecorder === "undefined" ? undefined : TYPES.find((t) => MediaRecorder.isTypeSupported(t)));
@@ -15,7 +16,7 @@ export async function film(maps: readonly Drawn[], paper: string): Promise<Blob>
   if (!context) throw new RangeError("2d");
   [canvas.width, canvas.height] = [even(Math.max(...maps.map((m) => m.width))), even(Math.max(...maps.map((m) => m.height)))];
   const recorder = new MediaRecorder(canvas.captureStream(1000 / FRAME), { mimeType: type() ?? "video/webm", videoBitsPerSecond: 4_000_000 }), parts: Blob[] = [];
-  recorder.ondataavailable = (e) => parts.push(e.data);
+  recorder.ondataavailable = (e) => { if (e.data.size > 0) parts.push(e.data); };
   const ended = new Promise<void>((take) => { recorder.onstop = () => take(); });
   const draw = (now: number): void => {
     const n = Math.min(maps.length - 1, Math.floor(now / (SWEEP + HOLD))), image = images[n], { width, height } = maps[n] ?? { width: 0, height: 0 };
@@ -32,13 +33,21 @@ export async function film(maps: readonly Drawn[], paper: string): Promise<Blob>
     context.drawImage(image, 0, 0, width, height);
     context.restore();
   };
-  draw(0);
-  recorder.start();
-  const start = performance.now(), all = maps.length * (SWEEP + HOLD);
-  for (let now = 0; now < all; now = performance.now() - start) {
+  const show = async (now: number): Promise<void> => {
     draw(now);
     await new Promise((go) => setTimeout(go, FRAME));
-  }
+  };
+  // A film that is stopped before its encoder has written anything has no pictures, and plays nowhere.
+  const written = async (now: number): Promise<void> => {
+    const before = parts.length, start = performance.now();
+    while (parts.length === before && performance.now() - start < WAIT) await show(now);
+  };
+  draw(0);
+  recorder.start(SLICE);
+  await written(0);
+  const start = performance.now(), all = maps.length * (SWEEP + HOLD);
+  for (let now = 0; now < all; now = performance.now() - start) await show(now);
+  await written(all - 1);
   recorder.stop();
   await ended;
   return new Blob(parts, { type: "video/webm" });
