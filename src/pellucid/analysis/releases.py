@@ -25,8 +25,8 @@ class Statement:
 
 def statements(entry: catalog.Entry) -> list[Statement]:
     """Return what is stated of a model of the catalogue; [] where its configuration is public."""
-    confirmed = [not one["status"].startswith(UNCONFIRMED) for one in entry.get("statements", ())]
-    return [Statement(one["claim"], one["status"], not sure) for one, sure in zip(catalog.statements(entry), confirmed, strict=True)]
+    pairs = zip(catalog.statements(entry), entry.get("statements", ()), strict=True)
+    return [Statement(one["claim"], one["status"], keys["status"].startswith(UNCONFIRMED)) for one, keys in pairs]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import torch
 
 from pellucid.api.model import Model
 from pellucid.arguments import checked
-from pellucid.checkpoint.opening import recipe_place
 from pellucid.errors import TokenizerError
 from pellucid.nn.transformer import cast
 from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
@@ -24,6 +23,7 @@ from pellucid.training.left_out import LeftOut, leave_out, named
 from pellucid.training.pipeline import without_modules
 from pellucid.training.recorded_step import RecordedStep
 from pellucid.training.replay import Replay
+from pellucid.training.run_folder import recipe_place
 
 
 class Run(Replay):

@@ -117,8 +117,8 @@ def sweep(
     values, unchanged = dict.fromkeys(own, 0.0), None
     for first, group in by_first(own).items():
         lead = [] if first is None else [first]
-        rest = resolved(model, (own[key][len(lead) :] for key in group))
-        forks = fork(model, ids, measure, lead, deterministic, compared(rest))
+        rest = [own[key][len(lead) :] for key in group]
+        forks = fork(model, ids, measure, lead, deterministic, taken_from(model, rest))
         unchanged = forks.logits if unchanged is None else unchanged
         values |= zip(group, numbers(model, forks, rest, measure, unchanged).tolist(), strict=True)
     assert unchanged is not None
@@ -140,9 +140,10 @@ def by_first(trials: Mapping[Any, Sequence[Change]]) -> dict[Change | None, list
     return out
 
 
-def compared(trials: Iterable[Sequence[Change]]) -> set[str]:
+def taken_from(model: Model, trials: Iterable[Sequence[Change]]) -> set[str]:
     """Return the paths of tensors of which a trial takes cells from another run."""
-    return {c.path for changes in trials for c in changes if isinstance(c.become, Taken)}
+    by_name = {c.path: c for changes in trials for c in changes if isinstance(c.become, Taken)}
+    return {c.path for c in resolved(model, [list(by_name.values())])[0]}
 
 
 @checked

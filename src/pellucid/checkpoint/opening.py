@@ -92,13 +92,3 @@ def specimens() -> list[str]:
 def recorded_runs() -> dict[str, Path]:
     """Return the folders of the runs of training that ship, by their names. Such a name is also a model: what the run made."""
     return {f"pellucid/{p.name}": p for p in sorted(SPECIMENS.iterdir()) if (p / "model" / "config.json").is_file()}
-
-
-def recipe_place(name: str | Path) -> Path:
-    """Return the path of a recipe: of a run that ships, by its name, or the path that `name` is. A UseError for another specimen."""
-    text = str(name)
-    if text.startswith("pellucid/") and not Path(name).exists():
-        if text not in recorded_runs():
-            raise UseError("recipe.shipped", name=text, known=", ".join(recorded_runs()))
-        return recorded_runs()[text] / "recipe.toml"
-    return Path(name)

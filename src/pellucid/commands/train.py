@@ -28,9 +28,9 @@ def add(app: typer.Typer) -> None:
     ) -> None:
         screen: Screen = ctx.obj
 
-        from pellucid.checkpoint.opening import recipe_place
         from pellucid.training import prepare_data, run_recipe
         from pellucid.training.recipe_changes import changed
+        from pellucid.training.run_folder import recipe_place
 
         def progress(entry: dict[str, Any]) -> None:
             screen.note("  ".join(f"{key} {figure(value)}" for key, value in entry.items()))

@@ -55,8 +55,9 @@ def facts_bill(recipe: Recipe, way: Way, device: str | None = None) -> FactsBill
     hf = {**recipe.model, "vocab_size": size_of(objective.tokenizer), **numbered(objective)}
     family, cfg = understand(hf, str(recipe.path))
     with META:
-        fit(recipe, build(cfg), hf, objective)
-        add_modules(build(cfg), recipe, hf)
+        model = build(cfg)
+        fit(recipe, model, hf, objective)
+        add_modules(model, recipe, hf)
     check(objective, documents, cfg.vocab, cfg.positions)
 
     def counted(shape: ForwardShape) -> tuple[Bill, Way]:

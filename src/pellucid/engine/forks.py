@@ -133,10 +133,11 @@ class Forks:
 
         Those that change nothing have the logits of the run without changes.
         """
-        if same := [i for i, changes in enumerate(trials) if all(map(self.equal, changes))]:
-            yield same, self.logits.expand(len(same), *self.logits.shape)
-        others = sorted({*range(len(trials))} - {*same})
-        forks = sorted((self.fork(i, trials[i]) for i in others), key=lambda f: (f.inside, f.entry, f.first))
+        same = {i for i, changes in enumerate(trials) if all(map(self.equal, changes))}
+        if same:
+            yield sorted(same), self.logits.expand(len(same), *self.logits.shape)
+        others = (self.fork(i, changes) for i, changes in enumerate(trials) if i not in same)
+        forks = sorted(others, key=lambda f: (f.inside, f.entry, f.first))
         batches = [batch for group in self.groups(forks) for batch in self.cut(group)]
         grow(self.pages, self.own + max((sum(map(self.rows, batch)) for batch in batches), default=0))
         for batch in batches:

@@ -34,7 +34,7 @@ def show(e: Experiment) -> Iterator[Panel | Claim]:
     rows = [[piece(e, i) for i in (g.token, g.following, g.fed, g.second, g.actual)] for g in two.guesses(ids, right)]
     title = say("exhibit.second.table", steps=steps) if stored is None else say("exhibit.second.stored")
     yield TablePanel(title, list(map(say, COLUMNS)), rows)
-    got, losses = two.measured(right), list(means(two.losses)) if stored is None else []
+    got, losses = two.measured(right), list(means(two.losses))
     if losses:
         yield LinePanel(say("exhibit.second.lines"), say("exhibit.second.step"), steps_shown(steps), {say("exhibit.second.module"): losses})
     bars = {

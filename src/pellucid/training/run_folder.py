@@ -13,8 +13,9 @@ from tokenizers import Tokenizer
 
 from pellucid.checkpoint.disk import read_whole, reason, replacing
 from pellucid.checkpoint.json_file import read_object
+from pellucid.checkpoint.opening import recorded_runs
 from pellucid.distributed import ALONE
-from pellucid.errors import PellucidError, TrainError
+from pellucid.errors import PellucidError, TrainError, UseError
 from pellucid.training.identity import MACHINE
 from pellucid.training.recipe import RECIPE_BYTES, Recipe
 
@@ -71,3 +72,13 @@ def read_run(folder: Path) -> RunFile:
     if not (isinstance(root, str) and type(since) is int and isinstance(identity, dict)):
         raise TrainError("run.damaged", path=folder / RUN)
     return RunFile(Path(root), since, identity)
+
+
+def recipe_place(name: str | Path) -> Path:
+    """Return the path of a recipe: of a run that ships, by its name, or the path that `name` is. A UseError for another specimen."""
+    text, shipped = str(name), recorded_runs()
+    if text in shipped:
+        return shipped[text] / RECIPE
+    if text.startswith("pellucid/") and not Path(name).exists():
+        raise UseError("recipe.shipped", name=text, known=", ".join(shipped))
+    return Path(name)

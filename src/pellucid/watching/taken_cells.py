@@ -119,7 +119,7 @@ class EqualRows:
         self.sizes, self.values, self.known = Sizes(letters), values, dict[tuple[str, int], list[bool]]()
 
     def taken(self, c: Change) -> bool:
-        """True if all that `c` takes is in this run as it is in the other one, to the bit."""
+        """True if all that `c` takes is equal in this run and in the other one."""
         if c.path not in self.values or not takes_plainly(c, self.sizes):
             return False
         assert isinstance(c.become, Taken) and isinstance(c.at, Mapping)
@@ -131,7 +131,7 @@ class EqualRows:
 
 
 def equal_rows(x: Tensor, other: Tensor, axis: int) -> list[bool]:
-    """Return whether each row along `axis` of x is that of another tensor in every bit. A row that one of them lacks is not."""
+    """Return whether each row along `axis` of x equals that of another tensor. A row that one of them lacks does not, nor does NaN."""
     rows = max(x.shape[axis], other.shape[axis])
     if x.shape[:axis] + x.shape[axis + 1 :] != other.shape[:axis] + other.shape[axis + 1 :]:
         return [False] * rows
