@@ -1,6 +1,7 @@
 """Trials that begin with one change are forks of its run; trials that take what a run has already are not run."""
 
 import itertools
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,3 +149,19 @@ def test_a_cell_that_does_not_exist_is_refused(model: Model) -> None:
     for change in (take("layers.1.attn.z", source, T=1, H=9), take("layers.1.attn.z", source, T=7)):
         with pytest.raises(PellucidError):
             sweep(model, FRANCE, {"beyond": change}, " Paris")
+
+
+@pytest.mark.parametrize("path", ["layers.9.out", "layers.*.nix", "logits.more"])
+def test_a_tensor_that_does_not_exist_is_named_as_the_edits(model: Model, path: str) -> None:
+    """By the change that a person wrote, alone and behind a shared one; not by what is compared."""
+    source = pellucid.trace(model, FRANCE)
+    first = zero("layers.0.ffn", T=1)
+    for own in ({"alone": take(path, source, T=1)}, {n: [first, take(path, source, T=n)] for n in (1, 2)}):
+        with pytest.raises(PellucidError, match=f"edit of {re.escape(path)} met no tensor"):
+            sweep(model, FRANCE, own, " Paris")
+
+
+def test_logits_of_the_wanted_row_alone_are_not_compared(model: Model) -> None:
+    source = pellucid.trace(model, FRANCE)
+    s = sweep(model, FRANCE, {"last": [take("logits", source, T=4)], "norm": [take("norm", source, T=4)]}, " Paris")
+    assert s.values == pytest.approx({"last": s.base, "norm": s.base}, abs=1e-10)

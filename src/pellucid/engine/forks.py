@@ -32,8 +32,9 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import native
 from pellucid.watching.cells import chosen_rows
 from pellucid.watching.change import Change, FunctionChange
+from pellucid.watching.records import Seen
 from pellucid.watching.taken_cells import EqualRows, taken_together
-from pellucid.watching.watch import Watch, watch
+from pellucid.watching.watch import Watch, opened, watch
 
 ROWS = 2048  # of one batch
 JOINED = 256  # rows of a batch whose forks enter different blocks: fewer passes over the weights, for a few rows computed twice
@@ -117,8 +118,9 @@ class Forks:
         self.pages = PagedCache(self.own, 1, longest=most, device=device)  # pages of one row: none is shared in part, so none is copied
         entering = [[entrance(s, p), *(f"{p}layers.{i}.{b.leaves}" for i, b in enumerate(s.layers))] for p, s in stacks(module)]
         self.streams: list[list[Tensor]] = []
-        only = [*compared, *(path for paths in entering for path in paths)]
-        with torch.no_grad(), self.kernels(), watch(module, only, edit=self.edit) as seen:
+        own = Watch(module, compared)  # a path that the model lacks is told by the trial that names it
+        only = [path for paths in entering for path in paths]
+        with torch.no_grad(), self.kernels(), watch(module, only, edit=self.edit) as seen, opened(own):
             self.logits = self.forward([Fork(ORIGIN, (), (0, START), 0)])[0]
         self.streams = [[seen[path].value for path in paths] for paths in entering]
         self.counts = [len(paths) - 1 for paths in entering]
@@ -126,7 +128,7 @@ class Forks:
         kept = (i for i, layer in enumerate(cfg.layers) if layer.attn.keys == "kept")
         self.latest = (self.last, next(kept, self.counts[self.last]))  # a block behind it may read keys and values that it keeps
         self.letters = {s.path: s.letters for s in seen.spots.values()}
-        self.equal = EqualRows(self.letters, {path: seen[path].value for path in compared if path in self.letters}).taken
+        self.equal = EqualRows(self.letters, {s.path: s.value for s in own if self.has_all_rows(s)}).taken
 
     def run(self, trials: Sequence[Sequence[Change]]) -> Iterator[tuple[list[int], Tensor]]:
         """Yield the numbers of trials that ran together, and their logits [trials wanted V], until all have run.
@@ -191,6 +193,11 @@ class Forks:
         """Return the rows that a tensor has of each fork's text."""
         text = self.text
         return len(text.source) if text.source is not None and self.blocks[path][0] < self.last else len(text.tokens)
+
+    def has_all_rows(self, s: Seen) -> bool:
+        """True if a record has a row of every token: the last norm and the logits may be of the wanted ones."""
+        dims = s.dims.split()
+        return "T" in dims and s.shape[dims.index("T")] == self.length(s.path)
 
     def rows(self, fork: Fork) -> int:
         """Return the rows that a fork computes, or that it stores of a source, whichever are more."""

@@ -131,13 +131,11 @@ class EqualRows:
 
 
 def equal_rows(x: Tensor, other: Tensor, axis: int) -> list[bool]:
-    """Return whether each row along `axis` of x equals that of another tensor. A row that one of them lacks does not, nor does NaN."""
-    rows = max(x.shape[axis], other.shape[axis])
-    if x.shape[:axis] + x.shape[axis + 1 :] != other.shape[:axis] + other.shape[axis + 1 :]:
-        return [False] * rows
-    both = min(x.shape[axis], other.shape[axis])
-    one, two = (t.narrow(axis, 0, both).movedim(axis, 0).flatten(1) for t in (x, other.to(x)))
-    return (one == two).all(1).tolist() + [False] * (rows - both)
+    """Return whether each row along `axis` of x equals that of another tensor; none does if that has another shape."""
+    if x.shape != other.shape:
+        return [False] * other.shape[axis]
+    rows: list[bool] = (x == other.to(x)).movedim(axis, 0).flatten(1).all(1).tolist()
+    return rows
 
 
 def merged(group: Sequence[Change]) -> Change:
