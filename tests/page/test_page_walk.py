@@ -130,7 +130,6 @@ def begin(walk: Walk, name: str, where: str, **more: object) -> bool:
 
 
 @pytest.mark.parametrize(("name", "where", "kinds"), QUICK)
-@pytest.mark.quick(9)
 def test_a_change_in_the_page_shows_what_a_fresh_load_shows(browser: Browser, served: str, name: str, where: str, kinds: list[str]) -> None:
     with walking(browser, served) as walk:
         assert begin(walk, name, where)

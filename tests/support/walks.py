@@ -45,7 +45,8 @@ SHOWN = """async () => {
   for (const e of document.querySelectorAll("html, #page *")) {
     const parts = [];
     for (const name of DRAWN)
-      if (e.hasAttribute(name)) parts.push(`${name}=${name === "style" ? rounded(e.getAttribute(name)) : e.getAttribute(name)}`);
+      if (name === "class" && e.classList.length > 0) parts.push(`class=${[...e.classList].sort().join(" ")}`); // they have no order
+      else if (e.hasAttribute(name)) parts.push(`${name}=${name === "style" ? rounded(e.getAttribute(name)) : e.getAttribute(name)}`);
     for (const [name, value] of data(e)) parts.push(`data-${name}=${value}`);
     const own = [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.nodeValue.trim()).filter(Boolean).join(" ");
     if (own) parts.push(own);
