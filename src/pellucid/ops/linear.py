@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pellucid.config import Temper
-from pellucid.ops import gpu, native
+from pellucid.ops import gpu, narrow_rows, native
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.kinds import Operands, OpKind, plain, scaling
 from pellucid.ops.precision import wide
@@ -58,6 +58,8 @@ def times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return native.linear_blocks(x, weight, bias)
     if gpu.fits_linear(x, weight, bias):
         return gpu.linear(x, weight, bias)
+    if narrow_rows.fits(x, weight):
+        return narrow_rows.linear(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
