@@ -128,12 +128,16 @@ def test_a_run_goes_on_with_and_without_it(tmp_path: Path) -> None:
 
 
 def test_freed_memory_is_given_back(tmp_path: Path) -> None:
-    """Before each backward pass of blocks that run again; a run that keeps everything takes it again in any case."""
-    for settings, times in ((AGAIN, 1), (S, 0)):
+    """Before the logits and before the backward pass of blocks that run again, not where there is none; a run that keeps everything takes
+    it again in any case.
+    """
+    for settings, times in ((AGAIN, 2), (S, 0)):
         run, trimmed = run_of(tmp_path / str(times), settings), list[int]()
         assert (run.recompute.trim is None) is (times == 0 or sys.platform != "linux")
         run.recompute.trim = run.recompute.trim and trimmed.append
         run.one([0, 1])
+        with torch.no_grad():
+            run.model(torch.zeros(1, 3, dtype=torch.long))
         assert trimmed == [0] * times
 
 

@@ -3,8 +3,8 @@
 It changes no bit: the same ops run on the same numbers. What adapters drop is drawn by path, so it is the same again. A watch sees the
 first run alone.
 
-C's heap keeps what blocks took and freed, in the last backward pass and in this forward, beside the logits' gradient, which lies outside of
-it. So it is given back before each backward pass.
+C's heap keeps what blocks took and freed, in the last backward pass and in this forward, beside the logits, which lie outside of it. So it
+is given back before the logits are made, and before each backward pass.
 """
 
 import ctypes
@@ -18,6 +18,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from pellucid.batch.step import Step
+from pellucid.nn.head import LogitsHead
 from pellucid.nn.transformer import Stack
 from pellucid.watching.meta import untrace
 from pellucid.watching.tap import seen_by
@@ -48,10 +49,12 @@ class Recompute:
         for stack in self.stacks:
             stack.run_block = recomputed
         self.trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if on and sys.platform == "linux" else None  # glibc's alone
+        if self.trim is not None and isinstance(model, LogitsHead):
+            model.head.register_forward_pre_hook(self.give_back)
 
-    def give_back(self) -> None:
-        """Give memory that is free back to the system."""
-        if self.trim is not None:
+    def give_back(self, *_: object) -> None:
+        """Give memory that is free back to the system, where there will be a backward pass."""
+        if self.trim is not None and torch.is_grad_enabled():
             self.trim(0)
 
     @contextmanager
