@@ -80,20 +80,21 @@ def bound(folder: Path) -> Callable[[], Tensors]:
 def turn(kind: str, folder: Path, threads: int) -> None:
     """One reading in this process: seconds, bytes at most and before, and a number by which two readings are seen to agree."""
     import torch
-    from meta import peak
+
+    from pellucid.training.meter import resident
 
     torch.set_num_threads(threads)
     read = {"pellucid": ours, "safetensors": theirs, "bound": bound}[kind](folder)
-    before, began = peak(), time.perf_counter()
+    before, began = resident(), time.perf_counter()
     held = read()
-    seconds, most = time.perf_counter() - began, peak()
+    seconds, most = time.perf_counter() - began, resident()
     seen = sum(int(t.view(torch.uint8).long().sum()) for t in list(held.values())[:3]) if kind == "bound" else 0
     seen = seen or sum(int(held[n].view(torch.int16)[0].long().sum()) for n in sorted(held))
     print(json.dumps({"seconds": seconds, "peak_bytes": most, "peak_bytes_before": before, "seen": seen}), flush=True)
 
 
 def told(*words: str | Path) -> dict[str, Any]:
-    """The JSON that this script prints in another process. This one stays small: a child's peak counts from its parent's."""
+    """The JSON that this script prints in another process."""
     done = subprocess.run([sys.executable, __file__, *map(str, words)], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 

@@ -6,7 +6,6 @@ python benchmarks/meta.py [RESULT.json]      # by default benchmarks/results/met
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pellucid import __version__
 from pellucid.bench.machine import cpu
 from pellucid.families import understand
 from pellucid.nn.transformer import build, cast
+from pellucid.training.meter import resident
 from pellucid.watching.watch import watch
 
 HERE = Path(__file__).parent
@@ -33,11 +33,6 @@ DEEPSEEK_V3 = {
 }  # fmt: skip
 
 
-def peak() -> int:
-    """Bytes of memory that this process has held at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def commit() -> str:
     """The commit that is checked out, or nothing outside a checkout."""
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
@@ -46,7 +41,7 @@ def commit() -> str:
 
 def measure() -> dict[str, object]:
     """Build, cast and watch; seconds of wall and of processor, bytes at most."""
-    imported, wall, busy = peak(), time.perf_counter(), time.process_time()
+    imported, wall, busy = resident(), time.perf_counter(), time.process_time()
     _, cfg = understand(DEEPSEEK_V3)
     with torch.device("meta"):
         model = cast(build(cfg), torch.bfloat16)
@@ -57,7 +52,7 @@ def measure() -> dict[str, object]:
         "build_seconds": round(built - wall, 3),
         "trace_seconds": round(time.perf_counter() - built, 3),
         "processor_seconds": round(time.process_time() - busy, 3),
-        "peak_bytes": peak(),
+        "peak_bytes": resident(),
         "peak_bytes_after_import": imported,
         "parameters": sum(p.numel() for p in model.parameters()),
         "records": len(seen),

@@ -17,7 +17,6 @@ import importlib.util
 import json
 import os
 import re
-import resource
 import statistics
 import subprocess
 import sys
@@ -224,12 +223,15 @@ def peak(name: str) -> int:
     """Return by how many bytes this process grew, at most, while it took two steps."""
     import transformers  # noqa: F401  counted before, as ours is
 
+    from pellucid.training.meter import forget_most, resident
+
     with tempfile.TemporaryDirectory() as folder:
         nn.functional.linear(torch.randn(64, 64), torch.randn(64, 64))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        forget_most()
+        before = resident() or 0
         step = ours(Path(folder), *WAYS[name]) if name in WAYS else theirs(half="bfloat16" in name)
         step(), step()
-        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        return (resident() or 0) - before
 
 
 def capitals(a: argparse.Namespace, folder: Path) -> dict[str, Any]:

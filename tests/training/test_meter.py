@@ -1,7 +1,12 @@
 """The bill of a run beside what it took: the numbers of the bill, of the log and of the process."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+import torch
 
 import pellucid
 from pellucid.counting.training_memory import training
@@ -25,6 +30,37 @@ def test_the_panel(tmp_path: Path) -> None:
     assert step_seconds(run.log) == took and rows["time, the median"][0] is None and rows["time, the median"][1]
     assert rows["memory, at most"] == [scaled(int(counts["memory.total"]), "B"), scaled(peak_of(run.folder) or 0, "B")]
     assert {"of it weights", "of it gradients", "of it moments", "of it activations"} <= rows.keys()
+
+
+GROWTH = """
+import sys, torch
+from pathlib import Path
+from pellucid.training import meter
+{edit}
+torch.ones(1 << 26).sum()  # before the run: 256 MB, freed
+own = meter.MemoryMeter()
+torch.ones(1 << 24).sum()  # in it: 64 MB
+own.write(Path(sys.argv[1]))
+print(meter.peak_of(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system's mark is not set back")
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "",
+        "meter.forget_most = lambda: None",
+        "import resource; meter.resident = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024",
+    ],
+    ids=["true", "mutant: what ran before counts", "mutant: what started this process counts"],
+)
+def test_only_the_run_itself_is_measured(tmp_path: Path, edit: str) -> None:
+    """Not what ran before it in its process, nor in the process that started this one."""
+    here = torch.ones(1 << 26)
+    done = subprocess.run([sys.executable, "-c", GROWTH.format(edit=edit), str(tmp_path)], capture_output=True, text=True, check=True)
+    assert here[0] == 1
+    assert (60e6 < int(done.stdout) < 90e6) == (edit == "")
 
 
 def test_a_meter(tmp_path: Path) -> None:
