@@ -20,6 +20,8 @@ from pellucid.api.model import Model, load, make
 from pellucid.ops.native import library
 from served import Served, served
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, as torch's compiler does: its functions are made then
 FULL = bool(os.environ.get("PELLUCID_FULL"))  # not of covering.py, which imports transformers: tests start tests of their own
 torch.set_num_threads(1)
 gc.disable()  # until the tests are collected: it would walk all that they import, 20 times
