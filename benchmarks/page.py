@@ -2,9 +2,9 @@
 
     python benchmarks/page.py [--tokens 2048] [--side 4096] [--seconds 3] [--quick] [--folder DIR] [--out FILE]
 
-Three servers with random weights: GPT-2's shape with a prompt of 2,048 tokens, one layer with square matrices of 4,096, and a vocabulary of
-152,000, over which the sliders of sampling move. And the specimen: from the moment that the server answers to what is first painted, to
-its answer, and to the Map's first numbers. Of each act are told: frames as
+Four servers with random weights: GPT-2's shape with a prompt of 2,048 tokens, one layer with square matrices of 4,096, a vocabulary of
+152,000, over which the sliders of sampling move, and 61 blocks, whose Map has 504 and 4,096 tokens. And the specimen: from the moment
+that the server answers to what is first painted, to its answer, and to the Map's first numbers. Of each act are told: frames as
 requestAnimationFrame saw them, tasks of over 50 ms (PerformanceObserver), and by the browser's own trace how long its main thread was in
 scripts, layout and paint, and how long it waited for the pictures, which a machine without a GPU draws on its processor.
 Writes benchmarks/results/page.json.
@@ -38,6 +38,10 @@ SQUARE = {
 WIDE = {
     "model_type": "llama", "hidden_size": 32, "vocab_size": 151936, "intermediate_size": 64, "num_hidden_layers": 1,
     "num_attention_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+DEEP = {
+    "model_type": "llama", "hidden_size": 64, "vocab_size": 64, "intermediate_size": 64, "num_hidden_layers": 61,
+    "num_attention_heads": 4, "max_position_embeddings": 8192,
 }  # fmt: skip
 # Frames and tasks since the last reading. A frame's length is the time between two calls.
 WATCH = """() => {
@@ -219,6 +223,31 @@ def wide_vocabulary(browser: Browser, address: str, seconds: float) -> dict[str,
         return {"acts": measure.acts}
 
 
+def deep_map(browser: Browser, address: str, tokens: int, seconds: float) -> dict[str, Any]:
+    """The Map of a deep model and a long prompt: drawn, walked over with the pointer, scrolled, drawn again in the other colours."""
+    with open_tab(browser, address) as tab:
+        page = tab.page
+        page.set_default_timeout(300_000)
+        tab.go(view="map", prompt="#" + " ".join(str(7 * i % 64) for i in range(tokens)))
+        page.wait_for_selector("[data-map] [data-norm]")
+        page.wait_for_timeout(3000)  # its first run through the blocks is over
+        measure = Measure(tab, seconds)
+        x, y, w, h = measure.box("[data-map]")
+        with measure.act("map: hover"):
+            end, i = time.perf_counter() + seconds, 0
+            while time.perf_counter() < end:
+                page.mouse.move(x + w * (0.2 + 0.6 * (i % 37) / 37), min(y + h * (0.1 + 0.8 * (i % 23) / 23), 860))
+                i += 1
+        with measure.act("map: scroll"):
+            for i in range(40):
+                page.mouse.wheel(0, 200 if i < 20 else -200)
+                page.wait_for_timeout(40)
+        with measure.act("map: drawn again"):
+            page.locator("header .settings button").last.click()
+            page.wait_for_timeout(1000)
+        return {"tokens": tokens, "acts": measure.acts}
+
+
 def first_paint(browser: Browser, rounds: int) -> dict[str, Any]:
     """The specimen, by a server that answers: to the first paint, the answer, the Map's bands; each tab with an empty cache."""
     found: dict[str, list[float]] = {"first_paint": [], "answer": [], "first_picture": []}
@@ -251,7 +280,7 @@ def main() -> None:
     ask.add_argument("--seconds", type=float, default=3.0)
     ask.add_argument("--rounds", type=int, default=5)
     ask.add_argument("--quick", action="store_true", help="to see that it runs: little of everything")
-    ask.add_argument("--only", choices=["paint", "run", "matrix", "sliders"])
+    ask.add_argument("--only", choices=["paint", "run", "matrix", "sliders", "map"])
     ask.add_argument("--folder", type=Path, help="where the weights are written, 350 MB; kept where it is told")
     ask.add_argument("--out", type=Path, default=HERE / "results" / "page.json")
     ask.add_argument("--make", help=argparse.SUPPRESS)
@@ -266,7 +295,7 @@ def main() -> None:
     report: dict[str, Any] = {"schema": 1, "benchmark": "page", "machine": machine(1), "drawn_by": "software (SwiftShader)"}
     with tempfile.TemporaryDirectory() as place:
         root = a.folder or Path(place)
-        shapes = {"run": GPT2, "matrix": SQUARE | {"hidden_size": a.side}, "sliders": WIDE}
+        shapes = {"run": GPT2, "matrix": SQUARE | {"hidden_size": a.side}, "sliders": WIDE, "map": DEEP}
         for name, hf in shapes.items():
             if a.only in (None, name) and not (root / name).exists():
                 subprocess.run([sys.executable, __file__, "--make", json.dumps(hf), "--folder", str(root / name)], check=True)
@@ -284,7 +313,12 @@ def main() -> None:
             if a.only in (None, "sliders"):
                 with serve_from_command(str(root / "sliders")) as address:
                     report["sliders"] = wide_vocabulary(browser, address, a.seconds)
-    acts = [act for part in ("run", "matrix", "sliders") for act in report.get(part, {}).get("acts", {}).values()]
+            if a.only in (None, "map"):
+                with serve_from_command(str(root / "map")) as address:
+                    for tokens in (64, 128) if a.quick else (504, 4096):
+                        report[f"map of {tokens} tokens"] = deep_map(browser, address, tokens, a.seconds)
+    parts = ("run", "matrix", "sliders", *(name for name in report if name.startswith("map of")))
+    acts = [act for part in parts for act in report.get(part, {}).get("acts", {}).values()]
     report["most"] = {
         "frame_ms": max((act["frame_ms"]["longest"] for act in acts), default=0),
         "task_ms": max((act["longest_task_ms"] for act in acts), default=0),
