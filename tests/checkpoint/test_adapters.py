@@ -54,6 +54,8 @@ SETTINGS = {
     "rslora": {"use_rslora": True},
     "patterns": {"rank_pattern": {"v_proj": 5, r"layers\.1\.self_attn\.q_proj": 2}, "alpha_pattern": {"^model.layers.0.mlp.up_proj": 1}},
     "one layer": {"layers_to_transform": [1], "target_modules": ["q_proj", "k_proj"]},
+    "dora": {"use_dora": True},
+    "dora, rslora": {"use_dora": True, "use_rslora": True},
     "saved": {"modules_to_save": ["lm_head", "norm", "input_layernorm"], "target_modules": ["q_proj", "up_proj"]},
 }
 
@@ -68,8 +70,8 @@ def test_settings_are_pefts(name: str, merge: bool, monkeypatch: pytest.MonkeyPa
 class Without(Addition):
     """A mutant: the addition is not scaled."""
 
-    def __init__(self, a: Any, b: Any, scale: float, axes: str, rows: str) -> None:
-        super().__init__(a, b, 1.0, axes, rows)
+    def __init__(self, a: Any, b: Any, scale: float, *more: Any) -> None:
+        super().__init__(a, b, 1.0, *more)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def shape(*sizes: int) -> torch.Tensor:
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("adapter.setting", {"peft_type": "IA3"}, {}, "IA3"),
     ("adapter.setting", {"peft_type": "PREFIX_TUNING"}, {}, "peft_type"),
-    ("adapter.setting", {"use_dora": True}, {}, "use_dora"),
+    ("adapter.half", {"use_dora": True}, {}, "lora_magnitude_vector"),
     ("adapter.setting", {"bias": "all"}, {}, "bias"),
     ("adapter.setting", {"lora_bias": True}, {}, "lora_bias"),
     ("adapter.setting", {"target_parameters": ["mlp.experts.down_proj"]}, {}, "target_parameters"),

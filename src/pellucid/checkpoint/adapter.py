@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.checkpoint.adapter_file import CONFIG, PREFIX, WEIGHTS, AdapterFile, Layers, LowRankPair
+from pellucid.checkpoint.adapter_file import CONFIG, MAGNITUDE, PREFIX, WEIGHTS, AdapterFile, Layers, LowRankPair
 from pellucid.checkpoint.disk import reason, replacing
 from pellucid.checkpoint.safetensors_file import write
 from pellucid.errors import CheckpointError
 from pellucid.families.family import Family
 from pellucid.families.names import TensorGroup, plan
-from pellucid.nn.adapted import AdaptedLinear, Addition, add, remove
+from pellucid.nn.adapted import AdaptedLinear, Addition, add, gain, remove
 from pellucid.nn.linear import Linear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
@@ -81,16 +81,25 @@ def put(module: Module, name: str, pair: LowRankPair) -> None:
     """Add one pair A, B to the matrices that it changes."""
     first = module.get_parameter(pair.group.ours[0])
     a, shapes = parameter(pair.a, first), [tuple(module.get_parameter(n).shape) for n in pair.group.ours]
-    rank = len(a)
-    rows = pair.group.layout.read([pair.b.T if transposed(pair.group, shapes) else pair.b], [(out, rank) for out, _ in shapes])
-    for ours, b in zip(pair.group.ours, rows, strict=True):
+    by_columns = transposed(pair.group, shapes)
+
+    def parts(rows: Tensor) -> list[Tensor]:
+        """Return each matrix's own of the rows [out n] of all."""
+        return pair.group.layout.read([rows.T if by_columns else rows], [(out, rows.shape[1]) for out, _ in shapes])
+
+    magnitudes = (
+        [None] * len(shapes) if pair.magnitude is None else [parameter(m[:, 0], first).data for m in parts(pair.magnitude[:, None])]
+    )
+    for ours, rows, magnitude in zip(pair.group.ours, parts(pair.b), magnitudes, strict=True):
         path = ours.removesuffix(".weight")
         above, _, leaf = path.rpartition(".")
         owner, layer = module.get_submodule(above), module.get_submodule(path)
         assert isinstance(layer, Linear)
         letter = "N" if leaf in ON_WANTED else "S" if leaf in getattr(owner, "reads_source", ()) else "T"
         axes: Mapping[str, str] = getattr(owner, "axes")  # noqa: B009
-        add(layer, name, Addition(a, parameter(b, first), pair.scale, axes[leaf], letter))
+        b = parameter(rows, first)
+        made = None if magnitude is None else parameter(gain(magnitude, layer.weight.detach(), a.data, b.data, pair.scale), first)
+        add(layer, name, Addition(a, b, pair.scale, axes[leaf], letter, made, magnitude))
 
 
 def transposed(group: TensorGroup, shapes: list[tuple[int, ...]]) -> bool:
@@ -182,9 +191,12 @@ def tensors(module: Module, adapter: Adapter) -> dict[str, Tensor]:
             layer = module.get_submodule(ours.removesuffix(".weight"))
             assert isinstance(layer, AdaptedLinear)
             on.append(layer.adapters[adapter.name])  # type: ignore[arg-type]
+        by_columns = transposed(group, [tuple(a.lora_b.weight.shape) for a in on])
         b = group.layout.write([a.lora_b.weight.detach() for a in on])[0]
         by_name[f"{PREFIX}{path}.lora_A.weight"] = on[0].lora_a.weight
-        by_name[f"{PREFIX}{path}.lora_B.weight"] = b.T if transposed(group, [tuple(a.lora_b.weight.shape) for a in on]) else b
+        by_name[f"{PREFIX}{path}.lora_B.weight"] = b.T if by_columns else b
+        if magnitudes := [a.magnitude[:, None] for a in on if a.magnitude is not None]:
+            by_name[f"{PREFIX}{path}.{MAGNITUDE}"] = group.layout.write(magnitudes)[0].flatten()
     for name, group in adapter.saved.items():
         by_name[PREFIX + name] = group.layout.write([module.get_parameter(n).detach() for n in group.ours])[0]
     return by_name

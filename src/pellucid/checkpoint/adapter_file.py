@@ -2,6 +2,7 @@
 
     base_model.model.<path>.lora_A.weight   [r in]         <path> is a layer as transformers calls it; scale = lora_alpha / r,
     base_model.model.<path>.lora_B.weight   [out r]        or lora_alpha / √r with use_rslora
+    base_model.model.<path>.lora_magnitude_vector [out]    with use_dora: the lengths of the changed matrix's rows (arXiv 2402.09353)
 
 Every tensor of the file is used or refused by name; a setting that changes the mathematics and is not supported is refused by name.
 """
@@ -24,7 +25,8 @@ from pellucid.ops.blocks import Blocks, quantised, same
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-LOW = re.compile(r"(.+)\.(lora_A|lora_B)\.weight")
+LOW = re.compile(r"(.+)\.(?:(lora_A|lora_B)\.weight|(lora_magnitude_vector)(?:\.weight)?)")
+MAGNITUDE = "lora_magnitude_vector"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 SHOWN = 10  # names that an error lists
 LENGTH, REPEATS, WAYS = 300, 2, 64  # of a pattern: letters, repeats, and ways through its choices
@@ -40,17 +42,18 @@ HARMLESS = {
     "fan_in_fan_out", "megatron_config", "megatron_core", "qalora_group_size", "eva_config", "corda_config", "loftq_config",
     "lora_ga_config", "ensure_weight_tying", "exclude_modules", "layers_to_transform", "layers_pattern",
 }  # fmt: skip
-READ = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules", "modules_to_save"}
+READ = {"r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "target_modules", "modules_to_save"}
 
 
 @dataclass(frozen=True)
 class LowRankPair:
-    """The low-rank change of one path's matrices: a [r in], b [out r], and their scale."""
+    """The low-rank change of one path's matrices: a [r in], b [out r], their scale, and the magnitudes [out] if it has some."""
 
     group: TensorGroup
     a: Tensor
     b: Tensor
     scale: float
+    magnitude: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class AdapterFile:
         low = {n: m for n in named if (m := LOW.fullmatch(n))}
         by_path: dict[str, dict[str, Entry]] = {}
         for name, match in low.items():
-            by_path.setdefault(match[1], {})[match[2]] = named[name]
+            by_path.setdefault(match[1], {})[match[2] or match[3]] = named[name]
         self.complete(by_path)
         for path, two in by_path.items():
             self.fits(path, two)
@@ -146,12 +149,16 @@ class AdapterFile:
         """Refuse a pair if the model lacks its layer, a matrix is missing, or its shapes do not fit the layer and the rank."""
         if (group := self.layers.linears.get(path)) is None:
             raise CheckpointError("adapter.layer", file=self.file, name=path, near=", ".join([*self.layers.linears][:3]))
-        if lost := {"lora_A", "lora_B"} - two.keys():
-            raise CheckpointError("adapter.half", file=self.file, name=f"{path}.{lost.pop()}.weight")
         (out, width), rank = self.layers.ends(group), self.rank(path)
-        for name, needed in (("lora_A", (rank, width)), ("lora_B", (out, rank))):
+        needs = {"lora_A": (rank, width), "lora_B": (out, rank)} | ({MAGNITUDE: (out,)} if self.settings.get("use_dora") else {})
+        full = {name: f"{path}.{name}" + ("" if name == MAGNITUDE else ".weight") for name in (*needs, *two)}
+        if lost := [name for name in needs if name not in two]:
+            raise CheckpointError("adapter.half", file=self.file, name=full[lost[0]])
+        if extra := [name for name in two if name not in needs]:
+            raise CheckpointError("adapter.tensor", file=self.file, name=PREFIX + full[extra[0]])
+        for name, needed in needs.items():
             if two[name].shape != needed:
-                values = {"name": f"{path}.{name}.weight", "found": two[name].shape, "needed": needed}
+                values = {"name": full[name], "found": two[name].shape, "needed": needed}
                 raise CheckpointError("weights.shape", file=self.file, **values)
 
     def weight(self, name: str, entry: Entry) -> tuple[TensorGroup, Tensor]:
@@ -171,7 +178,9 @@ class AdapterFile:
     def pair(self, path: str, two: Mapping[str, Entry]) -> LowRankPair:
         alpha, rank = self.number("lora_alpha", "alpha_pattern", path), self.rank(path)
         scale = alpha / (math.sqrt(rank) if self.settings.get("use_rslora") else rank)
-        return LowRankPair(self.layers.linears[path], read_tensor(two["lora_A"]), read_tensor(two["lora_B"]), scale)
+        a, b, magnitude = (read_tensor(two[name]) if name in two else None for name in ("lora_A", "lora_B", MAGNITUDE))
+        assert a is not None and b is not None
+        return LowRankPair(self.layers.linears[path], a, b, scale, magnitude)
 
     def rank(self, path: str) -> int:
         """Return the rank that the settings give the layer at `path`."""

@@ -48,8 +48,9 @@ class RecordOperands:
         """Return the weight of a product: with adapters a sum, of a latent's keys or values their rows of the shared weight."""
         low = [w for w in self.weights[1:] if not w.startswith("b_")]
         scales = self.setting("scales") or ["s"] * (len(low) // 2)
-        added = [f"{plain(s)}·{b}·{a}" for s, a, b in zip(scales, low[::2], low[1::2], strict=True)]
-        weight = f"({' + '.join([self.weights[0], *added])})" if low else self.weights[0]
+        own, *gains = ["gain·" * g for g in self.setting("gains") or [False] * (1 + len(scales))]
+        added = [f"{g}{plain(s)}·{b}·{a}" for g, s, a, b in zip(gains, scales, low[::2], low[1::2], strict=True)]
+        weight = f"({' + '.join([own + self.weights[0], *added])})" if low else self.weights[0]
         if not self.latent or not self.seen.dims.startswith("B S H"):
             return weight
         return weight + ("[:K]" if last(self.seen.dims) == ("K",) else "[K:]")
@@ -63,7 +64,9 @@ class RecordOperands:
     def additions(self) -> list[str]:
         """Return the addition of each adapter: its low-rank product times its scale."""
         names = [name for path, name in zip(self.seen.inputs, self.inputs, strict=True) if path.endswith(".lora_b")]
-        return [f"{plain(s)} · {name}" for s, name in zip(self.setting("scales") or ["s"] * len(names), names, strict=True)]
+        scales = self.setting("scales") or ["s"] * len(names)
+        _, *gains = ["gain · " * g for g in self.setting("gains") or [False] * (1 + len(names))]
+        return [f"{g}{plain(s)} · {name}" for g, s, name in zip(gains, scales, names, strict=True)]
 
 
 def last(dims: str) -> tuple[str, ...]:

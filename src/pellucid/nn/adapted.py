@@ -1,5 +1,8 @@
 """A matrix with low-rank additions (LoRA, arXiv 2106.09685): y = x Wᵀ + b + Σ s·(x Aᵀ) Bᵀ, one summand for each adapter by its name.
 
+An addition with magnitudes (DoRA, arXiv 2402.09353) sets the length of each row of W + s·B·A: they are multiplied by the gain, which is
+magnitude / length. Of several adapters each multiplies what those before it have made, as PEFT adds them up.
+
 A Linear becomes an AdaptedLinear where it stands and is a Linear again when its last addition goes, so a plain model pays nothing.
 """
 
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 
 from pellucid import ops
 from pellucid.nn.linear import Linear, SummedLinear
+from pellucid.ops.precision import wide
 from pellucid.watching.meta import META
 from pellucid.watching.tap import tap
 
@@ -19,17 +23,21 @@ class Addition(nn.Module):
 
     axes: the matrix's own, "(H K) D".  rows: the letter of the rows that it meets.  drawn: makes the mask of what a step of training
     drops, None outside of one; dropout: the share.  place: the path that the draw is of, which matrices with one A share.
+    gain: [out], None for a plain addition.  magnitude: that it was made from, which only a file has need of.
     """
 
     drawn: Callable[[Tensor], Tensor] | None = None
     dropout, place = 0.0, ""
 
-    def __init__(self, a: nn.Parameter, b: nn.Parameter, scale: float, axes: str, rows: str) -> None:
+    def __init__(
+        self, a: nn.Parameter, b: nn.Parameter, scale: float, axes: str, rows: str,
+        gain: nn.Parameter | None = None, magnitude: Tensor | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         out, _, inner = axes.rpartition(" ") if axes.startswith("(") else axes.partition(" ")
-        self.axes = {"lora_a": f"L {inner}", "lora_b": f"{out} L"}
+        self.axes = {"lora_a": f"L {inner}", "lora_b": f"{out} L", "gain": out}
         self.scale, self.rows, self.out, self.inner = scale, rows, out, inner
-        self.lora_a, self.lora_b = holder(a), holder(b)
+        self.lora_a, self.lora_b, self.gain, self.magnitude = holder(a), holder(b), gain, magnitude
 
     def forward(self, x: Tensor) -> Tensor:
         if self.drawn is not None:
@@ -47,16 +55,23 @@ class AdaptedLinear(Linear):
         return [cast(Addition, a) for a in self.adapters.values()]
 
     def forward(self, x: Tensor) -> Tensor:
-        added = [(a(x), a.scale) for a in self.additions()]
+        added = [(a(x), a.scale, a.gain) for a in self.additions()]
         return ops.adapted(super().forward(x), x, self.weight, self.bias, added)
 
     def dense_weight(self) -> Tensor:
         """Return the weight and its additions as one matrix."""
-        return ops.merged(self.weight, [(a.lora_a.weight, a.lora_b.weight, a.scale) for a in self.additions()])
+        return ops.merged(self.weight, [(a.lora_a.weight, a.lora_b.weight, a.scale, a.gain) for a in self.additions()])
 
 
 class SummedAdaptedLinear(AdaptedLinear, SummedLinear):
     """An AdaptedLinear whose inputs are split over ranks: the product is summed over them, and so is x Aᵀ, whose B is on each rank."""
+
+
+def gain(magnitude: Tensor, weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """Return the factors [out] by which the rows of W + s·B·A, weight [out in], become as long as `magnitude` [out] says."""
+    w = wide(magnitude.dtype)
+    length: Tensor = (weight.to(w) + scale * (b.to(w) @ a.to(w))).norm(dim=1)
+    return (magnitude.to(w) / length).to(magnitude.dtype)
 
 
 def holder(weight: nn.Parameter) -> Linear:

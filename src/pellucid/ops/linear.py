@@ -3,7 +3,7 @@
 Weights are [out in]. The terms of a product's cell are its row times the weight's row, and the bias.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -32,7 +32,13 @@ def growth(m: Operands) -> str:
 
 
 LINEAR = OpKind("linear", lambda m: f"{m.x} · {m.matrix}ᵀ{m.bias}", product=True, labels={"weight": lambda m: m.matrix}, result="product")
-ADAPTED = OpKind("adapted", lambda m: f"{m.x} · {m.weights[0]}ᵀ{m.bias}{''.join(f' + {a}' for a in m.additions)}")
+ADAPTED = OpKind(
+    "adapted",
+    lambda m: (
+        f"{m.x} · {m.weights[0]}ᵀ{' · gain' if any(m.setting('gains', ())[:1]) else ''}{m.bias}{''.join(f' + {a}' for a in m.additions)}"
+    ),
+    labels={"gain": lambda m: "gain"},
+)
 MERGED = OpKind("merged", product=True)
 EMBEDDING = OpKind("look", row, product=True, labels={"weight": row}, result="embedding")
 GATHER = OpKind("pick", lambda m: f"{m.x}[tₙ]", product=True)
@@ -82,41 +88,66 @@ def product(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, by: Calla
     return note(y, LINEAR.name, (x,), (weight, bias), terms, 2 * y.numel() * weight.shape[1], again=partial(by, x))
 
 
-def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: list[tuple[Tensor, float]]) -> Tensor:
-    """Add the adapters' outputs [... out], times their scales, to y = x Wᵀ + b."""
-    z = y
-    for a, scale in added:
+def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: Sequence[tuple[Tensor, float, Tensor | None]]) -> Tensor:
+    """Add the adapters' outputs [... out], each times its scale, to y = x Wᵀ + b, one after the other.
+
+    A gain [out] multiplies all but b that is there behind its adapter.
+    """
+    own, *each = gains = gained([g for *_, g in added])
+    z = y if own is None else y * own if bias is None else y * own + bias * (1 - own)
+    for (a, scale, _), g in zip(added, each, strict=True):
+        a = a if g is None else a * g
         z = native.add(z, native.scaled(a, scale)) if native.fits_add(z, a) else z + a * scale
 
     def terms(i: Index) -> Terms:
-        more = {f"addition {n}": a[i].double() * scale for n, (a, scale) in enumerate(added)}
-        return Terms(x=x[i[:-1]], weight=weight[i[-1]]).plus(bias=None if bias is None else bias[i[-1]], **more)
+        numbers = [1.0 if g is None else float(g[i[-1]]) for g in gains]
+        more = {f"addition {n}": a[i].double() * scale * numbers[n + 1] for n, (a, scale, _) in enumerate(added)}
+        factors = {"x": x[i[:-1]], "weight": weight[i[-1]]} | ({} if own is None else {"gain": numbers[0]})
+        return Terms(**factors).plus(bias=None if bias is None else bias[i[-1]], **more)
 
     def again(weight: Tensor, bias: Tensor | None) -> Tensor:
         return adapted(times(x, weight, bias), x, weight, bias, added)
 
-    return note(
-        z, ADAPTED.name, (x, *(a for a, _ in added)), (weight, bias), terms, 0, lambda: {"scales": [s for _, s in added]}, again
-    )  # fmt: skip
+    def settings() -> dict[str, object]:
+        return scales_and_gains([s for _, s, _ in added], gains)
+
+    return note(z, ADAPTED.name, (x, *(a for a, *_ in added)), (weight, bias), terms, 0, settings, again)
 
 
-def merged(weight: Tensor, low: list[tuple[Tensor, Tensor, float]]) -> Tensor:
-    """Add scale·b·a of each low-rank pair (a [L in], b [out L], scale) to weight [out in]. FLOPs: 2·out·L·in each."""
-    w = wide(weight.dtype)
-    total = weight.to(w)
-    for a, b, scale in low:
-        total = total + scale * (b.to(w) @ a.to(w))
-    flops = sum(2 * b.numel() * a.shape[1] for a, b, _ in low)
-    return note(
-        total.to(weight.dtype),
-        MERGED.name,
-        (),
-        (weight, *(p for a, b, _ in low for p in (a, b))),
-        None,
-        flops,
-        lambda: {"scales": [s for *_, s in low]},
-        lambda weight, *pairs: merged(weight, [(a, b, s) for a, b, (*_, s) in zip(pairs[::2], pairs[1::2], low, strict=True)]),
-    )
+def gained(gains: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return what multiplies a matrix, and then each addition to it: its adapter's gain and those behind it. None where there is none."""
+    out: list[Tensor | None] = [None]
+    for g in reversed(gains):
+        out.append(out[-1] if g is None else g if out[-1] is None else g * out[-1])
+    return [out[-1], *out[:0:-1]]
+
+
+def scales_and_gains(scales: Sequence[float], gains: Sequence[Tensor | None]) -> dict[str, object]:
+    """Return what a record keeps of adapters: their scales, and whether gains multiply the matrix, and each addition, if any do."""
+    which = [g is not None for g in gains]
+    return {"scales": [*scales]} | ({"gains": which} if any(which) else {})
+
+
+def merged(weight: Tensor, low: Sequence[tuple[Tensor, Tensor, float, Tensor | None]]) -> Tensor:
+    """Add scale·b·a of each low-rank pair (a [L in], b [out L], scale, gain [out]) to weight [out in]. FLOPs: 2·out·L·in each.
+
+    Gains multiply rows, as in `adapted`.
+    """
+    w, (own, *each) = wide(weight.dtype), gained([g for *_, g in low])
+    total = weight.to(w) if own is None else weight.to(w) * own.to(w)[:, None]
+    for (a, b, scale, _), g in zip(low, each, strict=True):
+        b = b.to(w) if g is None else b.to(w) * g.to(w)[:, None]
+        total = total + scale * (b @ a.to(w))
+    flops = sum(2 * b.numel() * a.shape[1] for a, b, *_ in low)
+
+    def again(weight: Tensor, *pairs: Tensor) -> Tensor:
+        return merged(weight, [(a, b, s, g) for a, b, (*_, s, g) in zip(pairs[::2], pairs[1::2], low, strict=True)])
+
+    def settings() -> dict[str, object]:
+        return scales_and_gains([s for *_, s, _ in low], [own, *each])
+
+    weights = (weight, *(p for a, b, *_ in low for p in (a, b)))
+    return note(total.to(weight.dtype), MERGED.name, (), weights, None, flops, settings, again)
 
 
 def embedding(ids: Tensor, table: Tensor, skip: int = 0) -> Tensor:

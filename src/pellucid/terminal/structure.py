@@ -138,11 +138,11 @@ def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
 def adapters(model: Model) -> Iterator[str]:
     """Yield a sentence for each adapter: its own parameters, which alone train, beside the model's."""
     for name in model.adapters:
-        own = [w.count for w in weights(model.module) if f".adapters.{name}." in w.path]
+        own = [w for w in weights(model.module) if f".adapters.{name}." in w.path]
+        numbers, matrices = sum(w.count for w in own), sum(len(w.shape) > 1 for w in own)
         rest = model.num_parameters() - sum(w.count for w in weights(model.module) if ".adapters." in w.path)
-        yield say(
-            "show.adapter", name=name, count=count(sum(own)), tensors=len(own), share=number(100 * sum(own) / rest), model=count(rest)
-        )
+        share = number(100 * numbers / rest)
+        yield say("show.adapter", name=name, count=count(numbers), tensors=matrices, share=share, model=count(rest))
 
 
 def heading(g: WeightGroup) -> Text:
