@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 import adapters
+import pellucid
 from judge import judge, prompts, run, theirs
 from pellucid.api.model import Model, load
 from pellucid.api.trace import trace
@@ -147,7 +148,7 @@ def test_on_meta() -> None:
 
 
 def test_commands(specimen: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run` and `explain` with an adapter on the specimen that turns its answer; a folder that is none is one line."""
+    """`run`, `explain`, `trace` and `score` with an adapter on the specimen that turns its answer; a folder that is none is one line."""
     monkeypatch.setenv("COLUMNS", "160")  # where a path is not cut
     hf = "transformer.h.0.mlp.c_fc"
     width = specimen.config.width
@@ -170,5 +171,10 @@ def test_commands(specimen: Model, tmp_path: Path, capsys: pytest.CaptureFixture
     assert code == 0 and "lora_a" in out and "lora_b" in out and "W_lora_b" in out
     code, out, _ = ran("--json", "explain", *words, "--adapter", str(tmp_path))
     assert code == 0 and "layers.0.ffn.up.adapters.default.lora_a" in out
+    code, *_ = ran("trace", *words, "--adapter", str(tmp_path), "--save", str(tmp_path / "trace"))
+    assert code == 0 and "layers.0.ffn.up.adapters.default.lora_a" in {s.path for s in pellucid.load_trace(tmp_path / "trace")}
+    (tmp_path / "text").write_text("The capital of France is Paris.", encoding="utf-8")
+    each = [json.loads(ran("--json", "score", words[0], str(tmp_path / "text"), *more)[1]) for more in ((), ("--adapter", str(tmp_path)))]
+    assert each[0]["log_probability"] != each[1]["log_probability"]
     code, out, err = ran("run", *words, "--adapter", str(tmp_path / "none"))
     assert code == 2 and err.count("\n") == 1 and "adapter_config.json" in err

@@ -27,6 +27,7 @@ def add(app: typer.Typer) -> None:
         device: Annotated[str, options.device()] = "cpu",
         quant: Annotated[str | None, options.quant()] = None,
         kv: Annotated[str | None, options.kv()] = None,
+        adapter: Annotated[str | None, options.adapter()] = None,
         ranks: Annotated[str | None, options.ranks()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
@@ -34,6 +35,7 @@ def add(app: typer.Typer) -> None:
         options.in_one_process(**{"FILE: -": "-" in (file, source)})
         text, source_text = options.text_of(file), None if source is None else options.text_of(source)
         how: dict[str, Any] = {"dtype": dtype, "device": options.numbers(device), "quant": quant, "ignore_fields": ignore_field or ()}
+        how["adapter"] = adapter
         loaded = options.loaded(screen, model, ranks=ranks, **how)
 
         from pellucid.engine.score import bounds

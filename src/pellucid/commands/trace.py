@@ -30,6 +30,7 @@ def add(app: typer.Typer) -> None:
         ids: Annotated[bool, options.ids()] = False,
         dtype: Annotated[str | None, options.dtype()] = None,
         device: Annotated[str, options.device()] = "cpu",
+        adapter: Annotated[str | None, options.adapter()] = None,
         ranks: Annotated[str | None, options.ranks()] = None,
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
@@ -47,7 +48,7 @@ def add(app: typer.Typer) -> None:
         if steps < 1:
             raise UseError("explain.steps", found=steps)
         require_empty(save)
-        how: dict[str, Any] = {"dtype": dtype, "device": options.numbers(device), "ignore_fields": ignore_field or ()}
+        how: dict[str, Any] = {"dtype": dtype, "device": options.numbers(device), "ignore_fields": ignore_field or (), "adapter": adapter}
         loaded = options.loaded(screen, model, ranks=ranks, **how)
 
         from pellucid.api.trace import trace as run
