@@ -51,6 +51,20 @@ def test_what_is_written_is_what_peft_wrote_and_reads(family: str) -> None:
     assert far(adapters.logits(theirs, *prompts(family)), want) == 0
 
 
+def test_a_narrow_model_keeps_the_files_magnitudes() -> None:
+    """Its gains are made from them before they are rounded, and they are written as they were read."""
+    folder, place, _ = adapters.case("llama", use_dora=True)
+    model = load(folder, dtype="bfloat16", adapter=place)
+    model.save_adapter(again := adapters.fresh())
+    a, b = (load_file(f / "adapter_model.safetensors") for f in (place, again))
+    name = f"{Q}.lora_magnitude_vector"
+    assert torch.equal(a[name], b[name])
+    layer = model.module.layers[0].attn.q  # type: ignore[union-attr]
+    (addition,) = layer.additions()
+    low = addition.scale * (addition.lora_b.weight.double() @ addition.lora_a.weight.double())
+    assert torch.equal(addition.gain, (a[name] / (layer.weight.double() + low).norm(dim=1)).bfloat16())
+
+
 def test_several_add_up_by_name() -> None:
     """Two with magnitudes and a plain one on the same matrices; each taken off again."""
     j, x = judge("llama"), prompts("llama")

@@ -87,9 +87,7 @@ def put(module: Module, name: str, pair: LowRankPair) -> None:
         """Return each matrix's own of the rows [out n] of all."""
         return pair.group.layout.read([rows.T if by_columns else rows], [(out, rows.shape[1]) for out, _ in shapes])
 
-    magnitudes = (
-        [None] * len(shapes) if pair.magnitude is None else [parameter(m[:, 0], first).data for m in parts(pair.magnitude[:, None])]
-    )
+    magnitudes = [None] * len(shapes) if pair.magnitude is None else parts(pair.magnitude[:, None].to(first.device))
     for ours, rows, magnitude in zip(pair.group.ours, parts(pair.b), magnitudes, strict=True):
         path = ours.removesuffix(".weight")
         above, _, leaf = path.rpartition(".")
@@ -97,9 +95,10 @@ def put(module: Module, name: str, pair: LowRankPair) -> None:
         assert isinstance(layer, Linear)
         letter = "N" if leaf in ON_WANTED else "S" if leaf in getattr(owner, "reads_source", ()) else "T"
         axes: Mapping[str, str] = getattr(owner, "axes")  # noqa: B009
-        b = parameter(rows, first)
-        made = None if magnitude is None else parameter(gain(magnitude, layer.weight.detach(), a.data, b.data, pair.scale), first)
-        add(layer, name, Addition(a, b, pair.scale, axes[leaf], letter, made, magnitude))
+        b, factor = parameter(rows, first), None
+        if magnitude is not None:
+            factor = parameter(gain(magnitude[:, 0], layer.weight.detach(), a.data, b.data, pair.scale), first)
+        add(layer, name, Addition(a, b, pair.scale, axes[leaf], letter, factor, magnitude))
 
 
 def transposed(group: TensorGroup, shapes: list[tuple[int, ...]]) -> bool:
@@ -195,7 +194,7 @@ def tensors(module: Module, adapter: Adapter) -> dict[str, Tensor]:
         b = group.layout.write([a.lora_b.weight.detach() for a in on])[0]
         by_name[f"{PREFIX}{path}.lora_A.weight"] = on[0].lora_a.weight
         by_name[f"{PREFIX}{path}.lora_B.weight"] = b.T if by_columns else b
-        if magnitudes := [a.magnitude[:, None] for a in on if a.magnitude is not None]:
+        if magnitudes := [a.magnitude for a in on if a.magnitude is not None]:
             by_name[f"{PREFIX}{path}.{MAGNITUDE}"] = group.layout.write(magnitudes)[0].flatten()
     for name, group in adapter.saved.items():
         by_name[PREFIX + name] = group.layout.write([module.get_parameter(n).detach() for n in group.ours])[0]

@@ -23,7 +23,7 @@ class Addition(nn.Module):
 
     axes: the matrix's own, "(H K) D".  rows: the letter of the rows that it meets.  drawn: makes the mask of what a step of training
     drops, None outside of one; dropout: the share.  place: the path that the draw is of, which matrices with one A share.
-    gain: [out], None for a plain addition.  magnitude: that it was made from, which only a file has need of.
+    gain: [out], None for a plain addition.  magnitude: [out 1] as a file has it, from which the gain was made.
     """
 
     drawn: Callable[[Tensor], Tensor] | None = None
@@ -35,7 +35,7 @@ class Addition(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         out, _, inner = axes.rpartition(" ") if axes.startswith("(") else axes.partition(" ")
-        self.axes = {"lora_a": f"L {inner}", "lora_b": f"{out} L", "gain": out}
+        self.axes = {"lora_a": f"L {inner}", "lora_b": f"{out} L", "gain": f"{out}"}
         self.scale, self.rows, self.out, self.inner = scale, rows, out, inner
         self.lora_a, self.lora_b, self.gain, self.magnitude = holder(a), holder(b), gain, magnitude
 
