@@ -129,6 +129,13 @@ class Measure:
         assert box is not None
         return box["x"], box["y"], box["width"], box["height"]
 
+    def repeat(self, step: Callable[[int], object]) -> None:
+        """Call step(0), step(1), ... while there is time."""
+        end, i = time.perf_counter() + self.seconds, 0
+        while time.perf_counter() < end:
+            step(i)
+            i += 1
+
     def matrix(self, name: str, selector: str = "aside .frame") -> None:
         """Hover, zoom, pan and walk over an open matrix, each for some seconds."""
         page = self.page
@@ -137,18 +144,12 @@ class Measure:
         x, y, w, h = self.box(selector)
         inside = [(x + w * (0.15 + 0.8 * (i % 37) / 37), y + h * (0.2 + 0.75 * (i % 23) / 23)) for i in range(37 * 23)]
 
-        def while_there_is_time(step: Callable[[int], None]) -> None:
-            end, i = time.perf_counter() + self.seconds, 0
-            while time.perf_counter() < end:
-                step(i)
-                i += 1
-
         with self.act(f"{name}: hover"):
-            while_there_is_time(lambda i: page.mouse.move(*inside[i % len(inside)]))
+            self.repeat(lambda i: page.mouse.move(*inside[i % len(inside)]))
         with self.act(f"{name}: zoom"):
             page.mouse.move(x + w / 2, y + h / 2)
             page.keyboard.down("Control")
-            while_there_is_time(lambda i: page.mouse.wheel(0, -100 if i % 40 < 20 else 100))
+            self.repeat(lambda i: page.mouse.wheel(0, -100 if i % 40 < 20 else 100))
             page.keyboard.up("Control")
         for _ in range(5):
             page.click("aside .tools button >> nth=0" if "aside" in selector else ".tools button >> nth=0")
@@ -156,13 +157,11 @@ class Measure:
         with self.act(f"{name}: pan"):
             page.mouse.move(x + w / 2, y + h / 2)
             page.mouse.down()
-            while_there_is_time(
-                lambda i: page.mouse.move(x + w * (0.5 + 0.4 * ((i % 50) / 50 - 0.5)), y + h * (0.5 + 0.4 * ((i % 31) / 31 - 0.5)))
-            )
+            self.repeat(lambda i: page.mouse.move(x + w * (0.5 + 0.4 * ((i % 50) / 50 - 0.5)), y + h * (0.5 + 0.4 * ((i % 31) / 31 - 0.5))))
             page.mouse.up()
         with self.act(f"{name}: arrow keys"):
             page.focus(selector)
-            while_there_is_time(lambda i: page.keyboard.press("ArrowRight" if i % 2 else "ArrowDown"))
+            self.repeat(lambda i: page.keyboard.press("ArrowRight" if i % 2 else "ArrowDown"))
 
 
 def large_run(browser: Browser, address: str, tokens: int, seconds: float) -> dict[str, Any]:
@@ -234,10 +233,7 @@ def deep_map(browser: Browser, address: str, tokens: int, seconds: float) -> dic
         measure = Measure(tab, seconds)
         x, y, w, h = measure.box("[data-map]")
         with measure.act("map: hover"):
-            end, i = time.perf_counter() + seconds, 0
-            while time.perf_counter() < end:
-                page.mouse.move(x + w * (0.2 + 0.6 * (i % 37) / 37), min(y + h * (0.1 + 0.8 * (i % 23) / 23), 860))
-                i += 1
+            measure.repeat(lambda i: page.mouse.move(x + w * (0.2 + 0.6 * (i % 37) / 37), min(y + h * (0.1 + 0.8 * (i % 23) / 23), 860)))
         with measure.act("map: scroll"):
             for i in range(40):
                 page.mouse.wheel(0, 200 if i < 20 else -200)

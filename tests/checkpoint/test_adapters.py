@@ -54,7 +54,6 @@ SETTINGS = {
     "rslora": {"use_rslora": True},
     "patterns": {"rank_pattern": {"v_proj": 5, r"layers\.1\.self_attn\.q_proj": 2}, "alpha_pattern": {"^model.layers.0.mlp.up_proj": 1}},
     "one layer": {"layers_to_transform": [1], "target_modules": ["q_proj", "k_proj"]},
-    "dora": {"use_dora": True},
     "dora, rslora": {"use_dora": True, "use_rslora": True},
     "saved": {"modules_to_save": ["lm_head", "norm", "input_layernorm"], "target_modules": ["q_proj", "up_proj"]},
 }

@@ -13,6 +13,7 @@ from pellucid.counting.training_memory import training
 from pellucid.documents.amount import scaled
 from pellucid.documents.recipe_bill import recipe_bill
 from pellucid.documents.training import training_document
+from pellucid.training import meter as meter_module
 from pellucid.training import run_recipe
 from pellucid.training.meter import METER, MemoryMeter, peak_of, resident, step_seconds
 from text_runs import recipe_of
@@ -61,6 +62,13 @@ def test_only_the_run_itself_is_measured(tmp_path: Path, edit: str) -> None:
     done = subprocess.run([sys.executable, "-c", GROWTH.format(edit=edit), str(tmp_path)], capture_output=True, text=True, check=True)
     assert here[0] == 1
     assert (60e6 < int(done.stdout) < 90e6) == (edit == "")
+
+
+def test_a_system_without_the_mark_is_asked_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "status").write_text("VmRSS:\t  5 kB\n")
+    for status in (tmp_path / "status", tmp_path / "none"):
+        monkeypatch.setattr(meter_module, "STATUS", status)
+        assert (resident() or 0) > 1 << 20
 
 
 def test_a_meter(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from pellucid.ops.blocks import Blocks, quantised, same
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-LOW = re.compile(r"(.+)\.(?:(lora_A|lora_B)\.weight|(lora_magnitude_vector)(?:\.weight)?)")
+LOW = re.compile(r"(.+)\.(lora_[AB](?=\.weight)|lora_magnitude_vector)(?:\.weight)?")
 MAGNITUDE = "lora_magnitude_vector"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 SHOWN = 10  # names that an error lists
@@ -96,10 +96,10 @@ class AdapterFile:
         low = {n: m for n in named if (m := LOW.fullmatch(n))}
         by_path: dict[str, dict[str, Entry]] = {}
         for name, match in low.items():
-            by_path.setdefault(match[1], {})[match[2] or match[3]] = named[name]
+            by_path.setdefault(match[1], {})[match[2]] = named[name]
         self.complete(by_path)
-        for path, two in by_path.items():
-            self.fits(path, two)
+        for path, parts in by_path.items():
+            self.fits(path, parts)
         saves = self.settings.get("modules_to_save") or []
         full = {n: e for n, e in named.items() if n not in low}
         self.saved = {n: self.weight(n, e) for n, e in full.items() if any(is_inside(n.rpartition(".")[0], m) for m in saves)}
@@ -108,7 +108,7 @@ class AdapterFile:
         paths = [n.rpartition(".")[0] for n in self.saved]
         if lost := [m for m in saves if not any(is_inside(p, m) for p in paths)]:
             raise CheckpointError("adapter.saved", file=self.file, name=lost[0])
-        self.pairs = {path: self.pair(path, two) for path, two in by_path.items()}
+        self.pairs = {path: self.pair(path, parts) for path, parts in by_path.items()}
 
     def judge(self) -> None:
         """Refuse a setting that is not read and would change the mathematics, or that has the wrong type."""
@@ -145,20 +145,20 @@ class AdapterFile:
         if missing := [p for p in aimed if p not in by_path]:
             raise CheckpointError("adapter.missing", file=self.file, count=len(missing), names=", ".join(missing[:SHOWN]))
 
-    def fits(self, path: str, two: Mapping[str, Entry]) -> None:
+    def fits(self, path: str, parts: Mapping[str, Entry]) -> None:
         """Refuse a pair if the model lacks its layer, a matrix is missing, or its shapes do not fit the layer and the rank."""
         if (group := self.layers.linears.get(path)) is None:
             raise CheckpointError("adapter.layer", file=self.file, name=path, near=", ".join([*self.layers.linears][:3]))
         (out, width), rank = self.layers.ends(group), self.rank(path)
         needs = {"lora_A": (rank, width), "lora_B": (out, rank)} | ({MAGNITUDE: (out,)} if self.settings.get("use_dora") else {})
-        full = {name: f"{path}.{name}" + ("" if name == MAGNITUDE else ".weight") for name in (*needs, *two)}
-        if lost := [name for name in needs if name not in two]:
+        full = {name: f"{path}.{name}" + ("" if name == MAGNITUDE else ".weight") for name in (*needs, *parts)}
+        if lost := [name for name in needs if name not in parts]:
             raise CheckpointError("adapter.half", file=self.file, name=full[lost[0]])
-        if extra := [name for name in two if name not in needs]:
+        if extra := [name for name in parts if name not in needs]:
             raise CheckpointError("adapter.tensor", file=self.file, name=PREFIX + full[extra[0]])
         for name, needed in needs.items():
-            if two[name].shape != needed:
-                values = {"name": full[name], "found": two[name].shape, "needed": needed}
+            if parts[name].shape != needed:
+                values = {"name": full[name], "found": parts[name].shape, "needed": needed}
                 raise CheckpointError("weights.shape", file=self.file, **values)
 
     def weight(self, name: str, entry: Entry) -> tuple[TensorGroup, Tensor]:
@@ -175,12 +175,11 @@ class AdapterFile:
         if not self.layers.holds(group, value):
             raise CheckpointError("adapter.own", file=self.file, name=PREFIX + name)
 
-    def pair(self, path: str, two: Mapping[str, Entry]) -> LowRankPair:
+    def pair(self, path: str, parts: Mapping[str, Entry]) -> LowRankPair:
         alpha, rank = self.number("lora_alpha", "alpha_pattern", path), self.rank(path)
         scale = alpha / (math.sqrt(rank) if self.settings.get("use_rslora") else rank)
-        a, b, magnitude = (read_tensor(two[name]) if name in two else None for name in ("lora_A", "lora_B", MAGNITUDE))
-        assert a is not None and b is not None
-        return LowRankPair(self.layers.linears[path], a, b, scale, magnitude)
+        read = {name: read_tensor(entry) for name, entry in parts.items()}
+        return LowRankPair(self.layers.linears[path], read["lora_A"], read["lora_B"], scale, read.get(MAGNITUDE))
 
     def rank(self, path: str) -> int:
         """Return the rank that the settings give the layer at `path`."""

@@ -37,7 +37,7 @@ class NarrowRows(torch.autograd.Function):
 def fits(x: Tensor, weight: Tensor) -> bool:
     """Say whether the product of x [... in] and weight [out in] is one to take some rows at a time."""
     plain = type(x) is Tensor and type(weight) in (Tensor, nn.Parameter)
-    return plain and x.device.type == "cpu" and x.dtype.itemsize == 2 and x.numel() // x.shape[-1] * len(weight) >= LARGE
+    return plain and x.device.type == "cpu" and x.dtype.itemsize == 2 and x.shape[:-1].numel() * len(weight) >= LARGE
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -7,6 +7,7 @@ free for later, too.
 """
 
 import json
+import re
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from pellucid.errors import PellucidError, TrainError
 
 METER = "meter.json"
 SCHEMA = 1
+STATUS, MARK = Path("/proc/self/status"), re.compile(r"^VmHWM:\s+(\d+) kB", re.M)
 WARM = 20  # steps, before which a step's time is that of first calls
 
 
@@ -28,9 +30,9 @@ def resident() -> int | None:
 
     On Linux getrusage begins with what the process that started this one had held, so the kernel's own mark is read there.
     """
-    if sys.platform == "linux":
-        status = Path("/proc/self/status").read_text(encoding="utf-8")
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    with suppress(OSError):
+        if (mark := MARK.search(STATUS.read_text(encoding="utf-8"))) is not None:  # some sandboxes do not write that line
+            return int(mark[1]) * 1024
     try:
         import resource
     except ImportError:
