@@ -11,7 +11,7 @@ import judge
 from pellucid.checkpoint.adapter import layers
 from pellucid.checkpoint.new_adapter import new_adapter
 from pellucid.commands import main
-from pellucid.counting import training_memory
+from pellucid.counting import training_adapters, training_memory
 from pellucid.counting.bounds import Device
 from pellucid.counting.flash import Flash
 from pellucid.counting.meta_run import meta_model, run
@@ -30,9 +30,9 @@ def test_kept_with_adapters_on_meta_is_kept_on_a_device(family: str) -> None:
     tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
     real, on_meta = tiny(FAMILIES[family], torch.float32), meta_model(FAMILIES[family], torch.float32)
     for model in (real, on_meta):
-        training_memory.adapt(model, 4)
+        training_adapters.adapt(model, 4)
     assert kept(real, tokens, source) == kept(on_meta, tokens.to("meta"), source.to("meta"))
-    counted = training_memory.adapters(bill_of(FAMILIES[family]), Way(rank=4))
+    counted = training_adapters.adapters(bill_of(FAMILIES[family]), 4)
     assert sum(p.numel() for p in on_meta.parameters() if p.requires_grad) == counted
 
 
@@ -42,14 +42,14 @@ def test_adapters_are_those_of_a_new_adapter(kind: str, monkeypatch: pytest.Monk
     family, model = judge.ours(judge.judge(kind).folder)
     bill = bill_of(model.config)
     bill.family = kind
-    counted = training_memory.adapters(bill, Way(rank=3))
+    counted = training_adapters.adapters(bill, 3)
     linears = layers(model, family).linears
     targets = [n.removesuffix(".weight") for group in linears.values() for n in group.ours if "layers." in n and "router" not in n]
     new_adapter(model, family, "base", "a", 3, 6, [t for t in targets if ".distance" not in t])
     made = {id(p): p.numel() for n, p in model.named_parameters() if ".adapters." in n}
     assert counted == sum(made.values())
-    monkeypatch.setattr(training_memory, "together", lambda bill, shapes: [])
-    apart = training_memory.adapters(bill, Way(rank=3))
+    monkeypatch.setattr(training_adapters, "together", lambda bill, shapes: [])
+    apart = training_adapters.adapters(bill, 3)
     assert (apart > counted) is (kind in ("gpt2", "phi3", "bloom"))
 
 
@@ -61,7 +61,7 @@ def test_kept_by_two_layers_of_each_kind_is_kept_by_all(family: str) -> None:
     tokens, source = (torch.zeros(2, 20, dtype=torch.long, device="meta") for _ in range(2))
     for rank in (None, 4):
         model = meta_model(many, torch.bfloat16)
-        model.requires_grad_(True) if rank is None else training_memory.adapt(model, rank)
+        model.requires_grad_(True) if rank is None else training_adapters.adapt(model, rank)
         total_bytes = sum(kept(model, tokens, source).values())
         assert total_bytes == sum(times * int(n) for _, times, n in training_memory.activations(bill, Way(rank)))
     bill.doubled = bill.reduced

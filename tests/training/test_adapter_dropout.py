@@ -17,7 +17,10 @@ from torch import Tensor, nn
 import judge
 import pellucid
 from pellucid.checkpoint.adapter import save_adapter
-from pellucid.checkpoint.new_adapter import new_adapter
+from pellucid.checkpoint.new_adapter import new_adapter, targeted
+from pellucid.errors import UseError
+from pellucid.nn.adapted import Addition
+from pellucid.nn.latent import Latent
 from pellucid.training import dropout, run_recipe
 from pellucid.training.loop import TrainingRun, batches, learning_rate
 from pellucid.training.objectives import Causal
@@ -49,11 +52,11 @@ class Masks(nn.Module):
         return x * dropout.mask(x, SHARE, f"{S.seed}:{self.step}:0:{self.place}")
 
 
-def both(family: str, folder: Path, share: float) -> tuple[TrainingRun, Any, Any]:
+def both(family: str, folder: Path, share: float, dora: bool = False) -> tuple[TrainingRun, Any, Any]:
     """Return our run of a new adapter, PEFT's model with the same one, and the judge."""
     j = judge.make(family)
     own_family, model = judge.ours(j.folder)
-    adapter = new_adapter(model, own_family, "base", "mine", 3, 7, FAMILIES[family], seed=1, dropout=share)
+    adapter = new_adapter(model, own_family, "base", "mine", 3, 7, FAMILIES[family], seed=1, dropout=share, dora=dora)
     save_adapter(folder / "adapter", model, adapter)
     with judge.promoted(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -61,14 +64,16 @@ def both(family: str, folder: Path, share: float) -> tuple[TrainingRun, Any, Any
     for name, m in other.named_modules():
         if hasattr(m, "lora_dropout") and "default" in m.lora_dropout:
             m.lora_dropout["default"] = Masks(name.removeprefix("base_model.model.")) if share else nn.Identity()
+            m.train()  # of this layer alone: the model's own dropout stays off
     return TrainingRun(model, Causal(WORDS), documents("llama"), replace(S, clip=0.2), folder), other, j
 
 
-def furthest(family: str, folder: Path, share: float, steps: int = STEPS) -> float:
+def furthest(family: str, folder: Path, share: float, steps: int = STEPS, dora: bool = False) -> float:
     """Return how far the losses and the adapters of both are apart over some steps."""
-    run, other, _ = both(family, folder, share)
+    run, other, _ = both(family, folder, share, dora)
     named = [(n, p) for n, p in other.named_parameters() if p.requires_grad]
-    groups = [{"params": [p for _, p in named], "weight_decay": S.weight_decay}]
+    decays = {True: S.weight_decay, False: 0.0}  # magnitudes are no matrices
+    groups = [{"params": [p for _, p in named if (p.ndim > 1) == matrix], "weight_decay": decays[matrix]} for matrix in decays]
     step, feed, apart = torch.optim.AdamW(groups, betas=(S.beta1, S.beta2), eps=1e-8), batches(run.documents, run.s), 0.0
     for k in range(steps):
         numbers = next(feed)
@@ -85,11 +90,14 @@ def furthest(family: str, folder: Path, share: float, steps: int = STEPS) -> flo
             group["lr"] = learning_rate(k, run.s)
         step.step()
         apart = max(apart, abs(entry["loss"] / float(loss.detach()) - 1), abs(entry["gradient"] / float(norm) - 1))
-    last = {n.removesuffix(".default.weight").rpartition("base_model.model.")[2]: p for n, p in named}
-    own = [p for n, p in run.model.named_parameters() if n.endswith("lora_a.weight")]
-    assert len({p.data_ptr() for p in own}) == sum(n.endswith("lora_A") for n in last)
-    total = sum(float(p.detach().double().square().sum()) for p in {p.data_ptr(): p for p in own}.values())
-    return max(apart, abs(total / sum(float(p.detach().square().sum()) for n, p in last.items() if n.endswith("lora_A")) - 1))
+    for ours, its in (("lora_a.weight", "lora_A.default.weight"), ("magnitude", "lora_magnitude_vector.default.weight")):
+        own = {p.data_ptr(): p for n, p in run.model.named_parameters() if n.endswith(ours)}.values()
+        last = [p for n, p in named if n.endswith(its)]
+        assert sum(p.numel() for p in own) == sum(p.numel() for p in last) and bool(last) == (dora or its.startswith("lora_A"))
+        if last:
+            own_total, total = (sum(float(p.detach().double().square().sum()) for p in each) for each in (own, last))
+            apart = max(apart, abs(own_total / total - 1))
+    return apart
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -121,6 +129,35 @@ def test_a_mask_by_hand() -> None:
     assert set(made.flatten().tolist()) == {0.0, 1 / (1 - SHARE)} and abs(float(made.mean()) - 1) < 0.02
     assert abs(float((made == 0).double().mean()) - SHARE) < 0.02
     assert torch.equal(made, dropout.mask(x, SHARE, "1:0:0:a")) and not torch.equal(made, dropout.mask(x, SHARE, "1:0:1:a"))
+
+
+@pytest.mark.parametrize("family", judge.FAMILIES)
+@pytest.mark.quick(4)
+def test_dropout_reaches_every_matrix_that_takes_it(family: str) -> None:
+    """Each adapter of a model draws a mask in a forward; a matrix whose rows are never multiplied is refused by name."""
+    own_family, model = judge.ours(judge.judge(family).folder)
+    every = [n.removesuffix(".weight") for group in targeted(model, own_family, ["*"]).values() for n in group.ours]
+    called = [n for n in every if not n.endswith(".kv_b")]
+    if called != every:
+        with pytest.raises(UseError, match=r"attn\.kv_b"):
+            new_adapter(model, own_family, "base", "mine", 2, 4, every, dropout=SHARE)
+    new_adapter(model, own_family, "base", "mine", 2, 4, called, dropout=SHARE)
+    unseen = {name: m for name, m in model.named_modules() if isinstance(m, Addition)}
+    assert unseen and all(m.dropout == SHARE for m in unseen.values())
+
+    def reached(x: Tensor, name: str) -> Tensor:
+        unseen.pop(name, None)
+        return torch.ones_like(x)
+
+    for name, m in unseen.items():
+        m.drawn = partial(reached, name=name)
+    model(*judge.prompts(family))
+    assert not unseen
+
+
+def test_a_matrix_that_dropout_misses_is_found() -> None:
+    with swapped(Latent, "reads_matrix", ()), pytest.raises(BaseException, match="DID NOT RAISE"):
+        test_dropout_reaches_every_matrix_that_takes_it("deepseek_v3")
 
 
 @pytest.fixture(scope="module")

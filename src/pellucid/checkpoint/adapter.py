@@ -20,9 +20,10 @@ from pellucid.checkpoint.safetensors_file import write
 from pellucid.errors import CheckpointError
 from pellucid.families.family import Family
 from pellucid.families.names import TensorGroup, plan
-from pellucid.nn.adapted import AdaptedLinear, Addition, add, gain, remove
+from pellucid.nn.adapted import AdaptedLinear, Addition, add, remove
 from pellucid.nn.linear import Linear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.ops import gain
 from pellucid.ops.blocks import Blocks
 from pellucid.watching.meta import META
 
@@ -97,7 +98,8 @@ def put(module: Module, name: str, pair: LowRankPair) -> None:
         axes: Mapping[str, str] = getattr(owner, "axes")  # noqa: B009
         b, factor = parameter(rows, first), None
         if magnitude is not None:
-            factor = parameter(gain(magnitude[:, 0], layer.weight.detach(), a.data, b.data, pair.scale), first)
+            magnitude = magnitude[:, 0]
+            factor = parameter(gain(magnitude, layer.weight.detach(), a.data, b.data, pair.scale), first)
         add(layer, name, Addition(a, b, pair.scale, axes[leaf], letter, factor, magnitude))
 
 
@@ -194,7 +196,7 @@ def tensors(module: Module, adapter: Adapter) -> dict[str, Tensor]:
         b = group.layout.write([a.lora_b.weight.detach() for a in on])[0]
         by_name[f"{PREFIX}{path}.lora_A.weight"] = on[0].lora_a.weight
         by_name[f"{PREFIX}{path}.lora_B.weight"] = b.T if by_columns else b
-        if magnitudes := [a.magnitude for a in on if a.magnitude is not None]:
+        if magnitudes := [a.magnitude.detach()[:, None] for a in on if a.magnitude is not None]:
             by_name[f"{PREFIX}{path}.{MAGNITUDE}"] = group.layout.write(magnitudes)[0].flatten()
     for name, group in adapter.saved.items():
         by_name[PREFIX + name] = group.layout.write([module.get_parameter(n).detach() for n in group.ours])[0]

@@ -41,17 +41,19 @@ class Adapting:
         name: str = "default",
         alpha: float | None = None,
         seed: int = 0,
+        dora: bool = False,
     ) -> None:
         """Put a new LoRA adapter on the model, to be trained: its matrices alone take gradients. arXiv 2106.09685.
 
         targets: paths of matrices, with `*`.  alpha: of the scale alpha / rank, by default twice the rank.  seed: of the first numbers.
+        dora: the lengths of the changed matrices' rows train too (arXiv 2402.09353).
         B is zero, so that the model computes at first what it did.
         """
         self.free(name)
         if type(rank) is not int or rank < 1:
             raise UseError("adapter.rank", found=rank)
         paths, alpha = [targets] if isinstance(targets, str) else targets, 2 * rank if alpha is None else alpha
-        self.adapters[name] = new_adapter(self.module, self.family, self.name, name, rank, alpha, paths, seed=seed)
+        self.adapters[name] = new_adapter(self.module, self.family, self.name, name, rank, alpha, paths, seed=seed, dora=dora)
 
     def free(self, name: str) -> None:
         """Raise a UseError unless an adapter can be put on under this name."""

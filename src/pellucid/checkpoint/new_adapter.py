@@ -16,13 +16,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pellucid.checkpoint.adapter import Adapter, Module, layers, put, transposed
+from pellucid.checkpoint.adapter import Adapter, Module, layers, parameter, put, transposed
 from pellucid.checkpoint.adapter_file import LowRankPair
 from pellucid.errors import UseError, nearest
 from pellucid.families.family import Family
 from pellucid.families.names import TensorGroup, plan
 from pellucid.nn.adapted import Addition
 from pellucid.nn.transformer import EncoderDecoder
+from pellucid.ops.precision import wide
 
 TABLES = (".router", ".distance")  # no linear layers in transformers, so that PEFT could not read an adapter of them
 
@@ -38,13 +39,17 @@ def new_adapter(
     rooted: bool = False,
     seed: int = 0,
     dropout: float = 0.0,
+    dora: bool = False,
 ) -> Adapter:
     """Put a new adapter called `name` on a model, whose own weights no longer train. A UseError if a target matches no matrix.
 
     model: the name that the adapter gives its base.  targets: our paths, with `*`.  rooted: s = alpha / √rank.  seed: of A. Both matrices
     are in the dtype that the model computes in.  dropout: the share of x that a step of training leaves out before A.
+    dora: the lengths of the rows of W + s·B·A train too, by themselves (arXiv 2402.09353); they begin as those of W.
     """
     groups = targeted(module, family, targets)
+    if dropout and (unreached := next((n for g in groups.values() for n in g.ours if read_only(module, n)), None)):
+        raise UseError("adapter.target.dropout", name=unreached.removesuffix(".weight"))
     scale = alpha / (math.sqrt(rank) if rooted else rank)
     module.requires_grad_(False)
     for path, group in groups.items():
@@ -54,11 +59,20 @@ def new_adapter(
         for ours in group.ours:
             added = cast(Addition, module.get_submodule(f"{ours.removesuffix('.weight')}.adapters.{name}"))
             added.dropout, added.place = dropout, path
+            if dora:
+                weight = module.get_parameter(ours)
+                added.magnitude = parameter(weight.detach().to(wide(weight.dtype)).norm(dim=1), weight)
     for path, p in module.named_parameters():
         p.requires_grad_(f".adapters.{name}." in path)
     module.edition += 1
-    about = settings(module, family, groups, model, rank, alpha, rooted) | {"lora_dropout": dropout}
+    about = settings(module, family, groups, model, rank, alpha, rooted) | {"lora_dropout": dropout, "use_dora": dora}
     return Adapter(name, about, groups, {}, {})
+
+
+def read_only(module: Module, name: str) -> bool:
+    """True if a part reads the matrix of this name without a product of rows, which dropout could reach."""
+    part, _, leaf = name.removesuffix(".weight").rpartition(".")
+    return leaf in getattr(module.get_submodule(part), "reads_matrix", ())
 
 
 def drawn(rank: int, width: int, seed: str) -> Tensor:

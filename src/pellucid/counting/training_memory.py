@@ -19,16 +19,11 @@ from pellucid.counting.distinct import PLACE, Distinct
 from pellucid.counting.flash import Flash
 from pellucid.counting.meta_run import meta_model, ran
 from pellucid.counting.number import Number, product, total
-from pellucid.counting.textbook import attention_products, matrices, multiplied
+from pellucid.counting.textbook import attention_products, matrices
+from pellucid.counting.training_adapters import Dora, adapt, adapters, dora_products
 from pellucid.counting.training_extra import NOTHING, PIECE, Extra, MomentBytes, at_least, loss, passing
 from pellucid.counting.training_modules import MODULE, attach, is_block, look_ahead, numbers, products
 from pellucid.counting.training_peak import working
-from pellucid.counting.weights import axes_of
-from pellucid.families import family, known
-from pellucid.families.names import plan
-from pellucid.families.quantisation import is_matrix
-from pellucid.nn.adapted import Addition, add
-from pellucid.nn.linear import Linear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.watching.meta import META
 
@@ -43,7 +38,7 @@ class Way:
     copied: states are saved beside the steps, from a copy of weights and moments.
     single: the numbers of which the optimizer keeps one moment, as Muon does of its matrices, and not two.
     adapted: of LoRA on some matrices, their paths within a layer; low: the numbers in all A and B then. What these keep for the backward is
-    counted in each layer of a kind.
+    counted in each layer of a kind.  dropout: they have it.  dora: what DoRA adds, None for plain ones.
     """
 
     rank: int | None = None
@@ -57,6 +52,8 @@ class Way:
     single: int = 0
     adapted: tuple[str, ...] | None = None
     low: int | None = None
+    dropout: bool = False
+    dora: Dora | None = None
 
 
 def training(bill: Bill, way: Way = Way()) -> dict[str, Number]:
@@ -68,12 +65,12 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     """Return the bytes of a rank: memory.weights, memory.gradients, ... memory.total."""
     size, ahead = int(BYTES[bill.setting.activations]), numbers(bill.config, way.extra.modules)
     every, n = int(bill["parameters.total"]) + ahead, "(N + M)" if ahead else "N"  # M: of modules for multi-token prediction
-    trained, of = (every, n) if way.rank is None else (adapters(bill, way), "A")
+    trained, of = (every, n) if way.rank is None else (adapted_numbers(bill, way), "A" if way.dora is None else "(A + m)")
     # frozen ones lie as they are stored; blocks of a few bits take no gradient, so they are trained as activations are
     weights = "bytes.dequantised" if way.rank is None and "bytes.dequantised" in bill else "bytes.total"
     kinds, wide = {"weights": Number(int(bill[weights]) + ahead * size, f"{weights} + M·{size}" if ahead else weights)}, at_least(size)
     if way.rank is not None:
-        kinds["adapters"] = product(f"A·{wide}", trained=trained, wide=wide)
+        kinds["adapters"] = product(f"{of}·{wide}", trained=trained, wide=wide)
     each = size if way.rank is None and not way.summed else wide
     kinds["gradients"] = product(f"{of}·{each}", trained=trained, each=each)
     kinds["moments"] = product(f"2·{of}·{wide}", two=2, trained=trained, wide=wide)  # AdamW's two, arXiv 1711.05101
@@ -102,6 +99,11 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     name, most = max(moments.items(), key=lambda item: item[1].value)
     out["memory.total"] = Number(most.value, name, "", (f"memory.{name}",))
     return out
+
+
+def adapted_numbers(bill: Bill, way: Way) -> int:
+    """Return the numbers that train in adapters: LoRA's, and DoRA's magnitudes."""
+    return adapters(bill, way.rank or 0, way.low) + (0 if way.dora is None else way.dora.magnitudes)
 
 
 def at_extra(kinds: Mapping[str, Number], one: MomentBytes, way: Way) -> Number:
@@ -216,10 +218,12 @@ def work(bill: Bill, way: Way) -> dict[str, Number]:
     if way.rank is None or crosses:
         out["flops.backward"] = Number(2 * forward.value, "2·forward", f"2·{forward.value:,}")
     else:
-        low = adapters(bill, way)
+        low = adapters(bill, way.rank, way.low)
         out["flops.adapters"] = product("6·A·T", six=6, low=low, rows=rows)
         value = 2 * rows * through + 2 * int(mixing)
         out["flops.backward"] = Number(value, "2·T·matrices + 2·attention", f"2·{rows:,}·{through:,} + 2·{mixing.value:,}")
+        if way.dora is not None:
+            out["flops.dora"] = dora_products(way.dora, way.rank, rows, way.dropout, way.recompute)
     if way.recompute:
         out["flops.recompute"] = blocks_of(bill)
     if way.extra.modules:
@@ -256,45 +260,12 @@ def flops_of(bill: Bill, inside: str = "") -> int:
     return sum(place[1] * n for place, n in places if place is not None)
 
 
-def adapters(bill: Bill, way: Way) -> int:
-    """Return the numbers in LoRA's matrices, by default beside every matrix of a layer but experts, routers, kernels. arXiv 2106.09685.
-
-    Matrices that are one on disk, as q, k and v of GPT-2, share A, as PEFT has it, so it counts once.
-    """
-    if way.low is not None:
-        return way.low
-    inner = (c for c in bill.weights if multiplied(bill, c) and "layers" in c.path and c.part != "router")
-    of = {c.path: c for c in inner if len(c.weight.shape) == 2 and is_matrix(c.path, c.weight.shape)}
-    second = {name for group in together(bill, {path: c.weight.shape for path, c in of.items()}) for name in group[1:]}
-    each = (c.times * (c.weight.shape[0] + (0 if path in second else c.weight.shape[1])) for path, c in of.items())
-    return (way.rank or 0) * sum(each)
-
-
-def together(bill: Bill, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, ...]]:
-    """Return the matrices that are one tensor on disk, those of each; [] for a model of no known family."""
-    if bill.family not in known():
-        return []
-    groups, _ = plan(family(bill.family).rules_for(bill.reduced.config), shapes)
-    return [tuple(n for n in group.ours if n in shapes) for group in groups if len(group.disk) == 1]
-
-
-def adapt(model: nn.Module, rank: int, paths: tuple[str, ...] | None = None) -> None:
-    """Freeze a model, and put adapters of this rank on it. paths: within a layer, of the matrices that have one; None for all."""
-    model.requires_grad_(False)
-    for path, m in list(model.named_modules()):
-        inner = path.partition("layers.")[2].partition(".")[2]
-        if isinstance(m, Linear) and inner and (not path.endswith(".router") if paths is None else inner in paths):
-            out, inner = m.weight.shape
-            a, b = (nn.Parameter(m.weight.new_empty(shape)) for shape in ((rank, inner), (out, rank)))
-            add(m, "lora", Addition(a, b, 1.0, axes_of(model, f"{path}.weight", 2) or "", "T"))
-
-
 def activations(bill: Bill, way: Way = Way()) -> list[tuple[str, int, Number]]:
     """Return (layer or "outside", times, bytes that autograd keeps) of an ordinary forward with gradients.
 
     Two layers of each kind run: with a frozen table the very first layer's input has no gradient, so it keeps less.
     """
-    reduced, model, tokens, source = on_meta(bill, way.rank, way.adapted)
+    reduced, model, tokens, source = on_meta(bill, way)
     if way.extra.modules:
         assert isinstance(model, Decoder)
         attach(model, bill.config, way.extra.modules, model.embed.weight.dtype)
@@ -310,19 +281,22 @@ def activations(bill: Bill, way: Way = Way()) -> list[tuple[str, int, Number]]:
     return [*out, ("outside", 1, Number(by_layer.get("", 0)))]
 
 
-def on_meta(bill: Bill, rank: int | None, adapted: tuple[str, ...] | None) -> tuple[Distinct, Decoder | EncoderDecoder, Tensor, Tensor]:
+def on_meta(bill: Bill, way: Way) -> tuple[Distinct, Decoder | EncoderDecoder, Tensor, Tensor]:
     """Return the config with two layers of each kind, its model on meta, of which what trains needs gradients, tokens and a source."""
     s = bill.setting
     reduced = bill.doubled
     model = meta_model(reduced.config, getattr(torch, s.activations))
-    model.requires_grad_(True) if rank is None else adapt(model, rank, adapted)
+    if way.rank is None:
+        model.requires_grad_(True)
+    else:
+        adapt(model, way.rank, way.adapted, way.dropout, way.dora is not None)
     tokens, source = (torch.zeros(s.batch, n, dtype=torch.long, device=META) for n in (s.context, s.source or s.context))
     return reduced, model, tokens, source
 
 
 def working_of(bill: Bill, way: Way) -> dict[str, int]:
     """Return the bytes that the backward pass of one layer of each kind needs, by the kind's path."""
-    reduced, model, tokens, source = on_meta(bill, way.rank, way.adapted)
+    reduced, model, tokens, source = on_meta(bill, way)
     with Flash():
         by_layer = working(model, lambda: forward(model, tokens, source, way.packed))
     return {f"{k.stack}layers.{k.first}": max(by_layer.get(f"{k.stack}layers.{i}", 0) for i in k.built) for k in reduced.kinds}
@@ -330,7 +304,7 @@ def working_of(bill: Bill, way: Way) -> dict[str, int]:
 
 def forward_bytes(bill: Bill, packed: bool, logits: bool = True) -> int:
     """Return the most bytes that a forward without gradients holds at once, beyond the weights. logits: False for those of one row."""
-    _, model, tokens, source = on_meta(bill, None, None)
+    _, model, tokens, source = on_meta(bill, Way())
     with Flash():
         return passing(lambda: forward(model, tokens, source, packed, logits))
 

@@ -16,6 +16,7 @@ from pellucid.counting import Bill
 from pellucid.counting.bill import BYTES
 from pellucid.counting.number import Number, total
 from pellucid.counting.ranks import Split
+from pellucid.counting.training_adapters import Dora
 from pellucid.counting.training_extra import at_least
 from pellucid.counting.training_memory import Way, memory, training
 from pellucid.counting.training_modules import numbers
@@ -215,7 +216,9 @@ def way_of(recipe: Recipe, data: Texts, family: Family, cfg: Config) -> Way:
     shapes = [[tuple(module.get_parameter(n).shape) for n in group.ours] for group in groups]
     low = sum(a.rank * (same[0][1] + sum(out for out, _ in same)) for same in shapes)
     paths = {short(n.removesuffix(".weight")) for group in groups for n in group.ours}
-    return replace(every, rank=a.rank, adapted=tuple(sorted(paths)), low=low)
+    matrices = [shape for same in shapes for shape in same]
+    dora = Dora(sum(out for out, _ in matrices), sum(out * width for out, width in matrices)) if a.dora else None
+    return replace(every, rank=a.rank, adapted=tuple(sorted(paths)), low=low, dropout=a.dropout > 0, dora=dora)
 
 
 def ids_of(recipe: Recipe, data: Texts) -> int:

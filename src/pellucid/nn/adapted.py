@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from pellucid import ops
 from pellucid.nn.linear import Linear, SummedLinear
-from pellucid.ops.precision import wide
 from pellucid.watching.meta import META
 from pellucid.watching.tap import tap
 
@@ -23,7 +22,8 @@ class Addition(nn.Module):
 
     axes: the matrix's own, "(H K) D".  rows: the letter of the rows that it meets.  drawn: makes the mask of what a step of training
     drops, None outside of one; dropout: the share.  place: the path that the draw is of, which matrices with one A share.
-    gain: [out], None for a plain addition.  magnitude: [out 1] as a file has it, from which the gain was made.
+    gain: [out], None for a plain addition.  magnitude: [out] as a file has it, from which the gain was made; a parameter where it trains,
+    and the gain follows in each forward.
     """
 
     drawn: Callable[[Tensor], Tensor] | None = None
@@ -35,15 +35,23 @@ class Addition(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         out, _, inner = axes.rpartition(" ") if axes.startswith("(") else axes.partition(" ")
-        self.axes = {"lora_a": f"L {inner}", "lora_b": f"{out} L", "gain": f"{out}"}
+        self.axes = {"lora_a": f"L {inner}", "lora_b": f"{out} L", "gain": f"{out}", "magnitude": f"{out}"}
         self.scale, self.rows, self.out, self.inner = scale, rows, out, inner
         self.lora_a, self.lora_b, self.gain, self.magnitude = holder(a), holder(b), gain, magnitude
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, weight: Tensor) -> ops.Added:
+        gain, base = self.gain_on(weight), None
         if self.drawn is not None:
             x = tap(ops.dropped(x, self.drawn(x)), f"dropped: B {self.rows} {self.inner}")
+            base = None if gain is None else tap(ops.linear(x, weight), f"base: B {self.rows} {self.out}")
         low = tap(self.lora_a(x), f"lora_a: B {self.rows} L")
-        return tap(self.lora_b(low), f"lora_b: B {self.rows} {self.out}")
+        return ops.Added(tap(self.lora_b(low), f"lora_b: B {self.rows} {self.out}"), self.scale, gain, base)
+
+    def gain_on(self, weight: Tensor) -> Tensor | None:
+        """Return what multiplies the rows of W + s·B·A, None for a plain addition. weight: W [out in]."""
+        if not isinstance(self.magnitude, nn.Parameter):
+            return self.gain
+        return ops.gain(self.magnitude, weight, self.lora_a.weight, self.lora_b.weight, self.scale)
 
 
 class AdaptedLinear(Linear):
@@ -55,23 +63,16 @@ class AdaptedLinear(Linear):
         return [cast(Addition, a) for a in self.adapters.values()]
 
     def forward(self, x: Tensor) -> Tensor:
-        added = [(a(x), a.scale, a.gain) for a in self.additions()]
-        return ops.adapted(super().forward(x), x, self.weight, self.bias, added)
+        return ops.adapted(super().forward(x), x, self.weight, self.bias, [a(x, self.weight) for a in self.additions()])
 
     def dense_weight(self) -> Tensor:
         """Return the weight and its additions as one matrix."""
-        return ops.merged(self.weight, [(a.lora_a.weight, a.lora_b.weight, a.scale, a.gain) for a in self.additions()])
+        low = [(a.lora_a.weight, a.lora_b.weight, a.scale, a.gain_on(self.weight)) for a in self.additions()]
+        return ops.merged(self.weight, low)
 
 
 class SummedAdaptedLinear(AdaptedLinear, SummedLinear):
     """An AdaptedLinear whose inputs are split over ranks: the product is summed over them, and so is x Aᵀ, whose B is on each rank."""
-
-
-def gain(magnitude: Tensor, weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Return the factors [out] by which the rows of W + s·B·A, weight [out in], become as long as `magnitude` [out] says."""
-    w = wide(magnitude.dtype)
-    length: Tensor = (weight.to(w) + scale * (b.to(w) @ a.to(w))).norm(dim=1)
-    return (magnitude.to(w) / length).to(magnitude.dtype)
 
 
 def holder(weight: nn.Parameter) -> Linear:

@@ -24,6 +24,7 @@ class Latent(nn.Module):
     window = None  # a query sees all before it
     ranks = ALONE  # that share its heads
     reads_source: tuple[str, ...] = ()
+    reads_matrix = ("kv_b",)
     q: Linear
     q_norm: RmsNorm
     q_b: Linear

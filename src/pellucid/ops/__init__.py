@@ -10,11 +10,13 @@ from pellucid.ops.gate import capped, clipped, gate, gated, sigmoid, softmax, ta
 from pellucid.ops.held import format_for, rows_held
 from pellucid.ops.latent import attend_latent
 from pellucid.ops.linear import (
+    Added,
     adapted,
     add,
     dense_weight,
     dropped,
     embedding,
+    gain,
     gather,
     identity,
     linear,
@@ -35,6 +37,7 @@ from pellucid.ops.sinusoid import sinusoids
 from pellucid.ops.ssd import decay, softplus, ssd
 
 __all__ = [
+    "Added",
     "adapted",
     "add",
     "angles",
@@ -54,6 +57,7 @@ __all__ = [
     "dropped",
     "embedding",
     "format_for",
+    "gain",
     "gate",
     "gated",
     "gather",

@@ -5,7 +5,9 @@ Weights are [out in]. The terms of a product's cell are its row times the weight
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -31,14 +33,17 @@ def growth(m: Operands) -> str:
     return f"1 + {plain(m.setting('scale', 'scale'))} · ln(1 + ⌊{place} / {m.setting('floor', 'floor')}⌋)"
 
 
+BASE = "(gain − 1) · base"  # of DoRA with dropout
 LINEAR = OpKind("linear", lambda m: f"{m.x} · {m.matrix}ᵀ{m.bias}", product=True, labels={"weight": lambda m: m.matrix}, result="product")
 ADAPTED = OpKind(
     "adapted",
     lambda m: (
         f"{m.x} · {m.weights[0]}ᵀ{' · gain' if any(m.setting('gains', ())[:1]) else ''}{m.bias}{''.join(f' + {a}' for a in m.additions)}"
+        + f" + {BASE}" * bool(m.setting("base"))
     ),
-    labels={"gain": lambda m: "gain"},
+    labels={"gain": lambda m: "gain", "base": lambda m: BASE},
 )
+GAIN = OpKind("gain")
 MERGED = OpKind("merged", product=True)
 EMBEDDING = OpKind("look", row, product=True, labels={"weight": row}, result="embedding")
 GATHER = OpKind("pick", lambda m: f"{m.x}[tₙ]", product=True)
@@ -88,30 +93,67 @@ def product(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, by: Calla
     return note(y, LINEAR.name, (x,), (weight, bias), terms, 2 * y.numel() * weight.shape[1], again=partial(by, x))
 
 
-def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: Sequence[tuple[Tensor, float, Tensor | None]]) -> Tensor:
-    """Add the adapters' outputs [... out], each times its scale, to y = x Wᵀ + b, one after the other.
+class Added(NamedTuple):
+    """What an adapter adds to x Wᵀ + b. low [... out]: (x Aᵀ) Bᵀ, which `scale` multiplies.
 
-    A gain [out] multiplies all but b that is there behind its adapter.
+    gain [out]: of DoRA.  base [... out]: x Wᵀ of what dropout leaves of x, where a gain meets dropout.
     """
-    own, *each = gains = gained([g for *_, g in added])
+
+    low: Tensor
+    scale: float
+    gain: Tensor | None = None
+    base: Tensor | None = None
+
+
+def adapted(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, added: Sequence[Added]) -> Tensor:
+    """Add the adapters' outputs to y = x Wᵀ + b [... out], one after the other.
+
+    A gain multiplies all but b that is there behind its adapter. With dropout it multiplies only what is left of x, as in PEFT:
+    y + (gain − 1)·base + gain·scale·low.
+    """
+    own, *each = gained([one.gain if one.base is None else None for one in added])
     z = y if own is None else y * own if bias is None else y * own + bias * (1 - own)
-    for (a, scale, _), g in zip(added, each, strict=True):
-        a = a if g is None else a * g
-        z = native.add(z, native.scaled(a, scale)) if native.fits_add(z, a) else z + a * scale
+    bases = []
+    for n, (one, g) in enumerate(zip(added, each, strict=True)):
+        if one.base is not None and one.gain is not None:
+            bases.append((one.base, one.gain - 1 if g is None else (one.gain - 1) * g))
+            z = z + one.base * bases[-1][1]
+            each[n] = g = one.gain if g is None else one.gain * g
+        low = one.low if g is None else one.low * g
+        z = native.add(z, native.scaled(low, one.scale)) if native.fits_add(z, low) else z + low * one.scale
 
     def terms(i: Index) -> Terms:
-        numbers = [1.0 if g is None else float(g[i[-1]]) for g in gains]
-        more = {f"addition {n}": a[i].double() * scale * numbers[n + 1] for n, (a, scale, _) in enumerate(added)}
-        factors = {"x": x[i[:-1]], "weight": weight[i[-1]]} | ({} if own is None else {"gain": numbers[0]})
+        first, *numbers = [1.0 if g is None else float(g[i[-1]]) for g in (own, *each)]
+        more = {f"addition {n}": a.low[i].double() * a.scale * g for n, (a, g) in enumerate(zip(added, numbers, strict=True))}
+        if bases:
+            more["base"] = torch.stack([base[i].double() * g[i[-1]].double() for base, g in bases]).sum()
+        factors = {"x": x[i[:-1]], "weight": weight[i[-1]]} | ({} if own is None else {"gain": first})
         return Terms(**factors).plus(bias=None if bias is None else bias[i[-1]], **more)
 
-    def again(weight: Tensor, bias: Tensor | None) -> Tensor:
-        return adapted(times(x, weight, bias), x, weight, bias, added)
+    def again(weight: Tensor, bias: Tensor | None, *gains: Tensor | None) -> Tensor:
+        changed = [one._replace(gain=g) for one, g in zip(added, gains, strict=True)]
+        return adapted(times(x, weight, bias), x, weight, bias, changed)
 
     def settings() -> dict[str, object]:
-        return scales_and_gains([s for _, s, _ in added], gains)
+        return scales_and_gains([one.scale for one in added], [own, *each]) | ({"base": True} if bases else {})
 
-    return note(z, ADAPTED.name, (x, *(a for a, *_ in added)), (weight, bias), terms, 0, settings, again)
+    inputs, weights = (x, *(one.low for one in added)), (weight, bias, *(one.gain for one in added))
+    return note(z, ADAPTED.name, inputs + tuple(base for base, _ in bases), weights, terms, 0, settings, again)
+
+
+def gain(magnitude: Tensor, weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """Return magnitude [out] over the lengths of the rows of W + scale·b·a [out in] (DoRA, arXiv 2402.09353). FLOPs: 2·out·L·in.
+
+    Gradients take the lengths for constants, as the paper's section 4.3 does.
+    """
+    with torch.no_grad():
+        w = wide(magnitude.dtype)
+        length: Tensor = torch.addmm(weight.to(w), b.to(w), a.to(w), alpha=scale).norm(dim=1)
+
+    def again(magnitude: Tensor) -> Tensor:
+        return (magnitude.to(w) / length).to(magnitude.dtype)
+
+    return note(again(magnitude), GAIN.name, (), (magnitude,), None, 2 * weight.numel() * a.shape[0], again=again)
 
 
 def gained(gains: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -29,7 +29,7 @@ MEMORY = {
 FLOPS = {
     "forward": "count.train.forward", "adapters": "count.train.adapting", "backward": "count.train.backward",
     "recompute": "count.train.recompute", "teacher": "count.train.of_teacher", "draws": "count.train.draws",
-    "multi_token": "count.train.multi_token",
+    "multi_token": "count.train.multi_token", "dora": "count.train.dora",
     "total": "count.train.work", "textbook": "count.train.textbook", "attention": "count.train.attention",
     "idle": "count.train.idle",
 }  # fmt: skip

@@ -135,14 +135,15 @@ def make_folder(folder: Path, resume: bool) -> None:
 
 def check_ranks(recipe: Recipe) -> None:
     """Raise TrainError for what a recipe asks of several ranks and they cannot do."""
-    r, s = recipe.ranks, recipe.train
+    r, s, a = recipe.ranks, recipe.train, recipe.adapter
     several = r.processes > 1
     refused = {
         "objective": (several and recipe.objective == "reward", recipe.objective),
         "watch": (several and recipe.watch is not None, "…"),
         "multi_token": (several and recipe.multi_token is not None, "…"),
         "train.auxiliary": (r.data > 1 and s.auxiliary > 0, s.auxiliary),  # of each forward's loads, which are those of other documents
-        "adapter.dropout": (r.data > 1 and recipe.adapter is not None and recipe.adapter.dropout > 0, "…"),  # drawn by micro-batch
+        "adapter.dropout": (r.data > 1 and a is not None and a.dropout > 0, "…"),  # drawn by micro-batch
+        "adapter.dora": ((r.processes > r.data or r.shard > 1) and a is not None and a.dora, "true"),  # rows are measured whole
         "eval.quiz": (several and recipe.evaluate is not None and recipe.evaluate.quiz > 0, "…"),
     }
     for field, (wrong, value) in refused.items():

@@ -34,6 +34,7 @@ class AdapterSettings:
     """The [adapter] table of a recipe. targets: paths of matrices, with `*`.  alpha: of the scale, by default twice the rank.
 
     scale: "alpha/r", or "alpha/√r" (arXiv 2312.03732).  dropout: the share of a matrix' input that a step leaves out before A.
+    dora: the lengths of the changed matrix' rows train by themselves (arXiv 2402.09353).
     """
 
     rank: int
@@ -42,6 +43,7 @@ class AdapterSettings:
     name: str = "default"
     scale: str = SCALES[0]
     dropout: float = 0.0
+    dora: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ def adapter_settings(path: Path, given: dict[str, Any], based: bool) -> AdapterS
         "name": (isinstance(name := given.get("name", "default"), str) and re.fullmatch(r"[\w-]+", name), "A-Z a-z 0-9 _ -"),
         "scale": (given.get("scale", SCALES[0]) in SCALES, ", ".join(SCALES)),
         "dropout": (type(given.get("dropout", 0)) in (int, float) and 0 <= given.get("dropout", 0) < 1, "number 0 … 1, < 1"),
+        "dora": (isinstance(given.get("dora", False), bool), "true, false"),
     }
     require(path, "adapter", given, right)
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}

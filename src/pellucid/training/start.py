@@ -72,7 +72,7 @@ def opened(recipe: Recipe, objective: Objective) -> Start:
     alpha = 2 * a.rank if a.alpha is None else a.alpha
     try:
         seed = recipe.train.seed
-        made = new_adapter(model, got.family, recipe.base.name, a.name, a.rank, alpha, a.targets, rooted, seed, a.dropout)
+        made = new_adapter(model, got.family, recipe.base.name, a.name, a.rank, alpha, a.targets, rooted, seed, a.dropout, a.dora)
     except PellucidError as fault:
         raise TrainError("recipe.fault", path=recipe.path, reason=fault) from None
     return Start(got.family, hf, model, made, got.folder)
@@ -132,8 +132,9 @@ def origin(recipe: Recipe, start: Start) -> dict[str, Any]:
         return {}
     settings = {} if recipe.adapter is None else {f"adapter.{name}": value for name, value in asdict(recipe.adapter).items()}
     settings = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}  # as JSON gives it back
-    if not settings.get("adapter.dropout"):  # as states say it that are older than the field
-        settings.pop("adapter.dropout", None)
+    for newer in ("adapter.dropout", "adapter.dora"):  # states that are older than a field do not have it
+        if not settings.get(newer):
+            settings.pop(newer, None)
     return {"base": weights_digest(start.folder), "model.quant": recipe.base.quant, **settings}
 
 
