@@ -75,6 +75,9 @@ def test_trace_of_a_step(finished: Path, tmp_path: Path, capsys: pytest.CaptureF
         ([finished, "--step", 9, "--save", tmp_path / "all"], "all"),
         ([finished, "--step", 9, "--save", tmp_path / "x", "--only", "nix"], "nix"),
         ([finished, "--save", tmp_path / "x"], "PROMPT"),
+        ([finished, "--step", 9, "--save", tmp_path / "x", "--dtype", "bfloat16"], "--dtype"),
+        ([finished, "--step", 9, "--save", tmp_path / "x", "--adapter", finished], "--adapter"),
+        ([finished, "--step", 9, "--save", tmp_path / "x", "--steps", 2], "--steps"),
     ):
         assert main(["trace", *map(str, words), "--lang", "en"]) == 2
         output = capsys.readouterr()

@@ -42,6 +42,10 @@ def add(app: typer.Typer) -> None:
         text = options.prompt_of(prompt or "", ids)
         options.in_one_process(**{"--step": step is not None})
         if step is not None:
+            given = {"--dtype": dtype, "--adapter": adapter, "--ranks": ranks, "--ignore-field": ignore_field, "--ids": ids}
+            given |= {"--steps": steps != 1, "--device": device != "cpu"}
+            if (extra := next((name for name, value in given.items() if value), None)) is not None:
+                raise UseError("trace.step.option", name=extra)
             return of_step(screen, model, step, save, only)
         if not text:
             raise UseError("generate.empty", name="prompt")
