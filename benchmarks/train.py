@@ -62,10 +62,6 @@ TESTS = {
 """Rows that are judged by tests, each with all its cases (PELLUCID_FULL=1)."""
 CAMPAIGNS = {"kills": "kills", "mutants.recipe": "recipe", "mutants.data": "data"}
 """Rows that are counted by a campaign, `python -m campaigns NAME`, from its own file."""
-ELSEWHERE = {
-    "formulas.trl": "python benchmarks/trl_losses.py, in an environment with trl",
-}
-"""Rows without a number of this file, and why."""
 
 
 def ours(folder: Path, dtype: str = "float32", recompute: bool = False, fields: dict[str, Any] | None = None) -> Callable[[], None]:
@@ -298,6 +294,15 @@ def counted(name: str) -> dict[str, Any]:
     return {key: found[key] for key in ("count", "seed", "outcomes", "seconds")}
 
 
+def beside_trl() -> dict[str, Any]:
+    """Return how far losses are from TRL's, from the file that trl_losses.py writes in an environment of its own."""
+    file = HERE / "results" / "trl_losses.json"
+    if not file.is_file():
+        return {"missing": "python benchmarks/trl_losses.py --env FOLDER"}
+    found = json.loads(file.read_text(encoding="utf-8"))
+    return {key: found[key] for key in ("differences", "allowed", "versions")}
+
+
 def rows(a: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each row that was asked for, by its name."""
     for name, measure in MEASURED.items():
@@ -309,8 +314,7 @@ def rows(a: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, tested(files)
     for name, own in CAMPAIGNS.items():
         yield name, counted(own)
-    for name, why in ELSEWHERE.items():
-        yield name, {"missing": why}
+    yield "formulas.trl", beside_trl()
 
 
 def specimen(run: Path) -> dict[str, Any]:

@@ -4,20 +4,24 @@
     python benchmarks/trl_losses.py                  # where trl is installed
 
 TRL's trainers compute a loss in a method that a whole run surrounds. Here the method runs on a stand-in of its trainer, with a model that
-gives log-probabilities. Exit code 1 if one differs by more than 1e-6, relative to its size.
+gives log-probabilities. Writes benchmarks/results/trl_losses.json. Exit code 1 if one differs by more than 1e-6, relative to its size.
 """
 
 import argparse
+import importlib.metadata
 import json
+import platform
 import subprocess
 import sys
 import venv
 from collections import defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "benchmarks" / "results" / "trl_losses.json"
 PACKAGES = ["trl==1.16.0", "torch", "transformers", "safetensors", "tokenizers", "numpy", "jinja2", "typer", "tomli"]
 MOST = 1e-6
 PAIRS, PROMPT, ANSWER, IDS, BETA = 3, 2, 5, 11, 0.3
@@ -156,6 +160,13 @@ def main() -> int:
         return subprocess.run([python, __file__], check=False).returncode
     sys.path.insert(0, str(ROOT / "src"))
     found = preferences() | rewards() | distillation()
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    versions = {name: importlib.metadata.version(name) for name in ("trl", "torch", "transformers")}
+    document = {
+        "schema": 1, "benchmark": "trl_losses", "at": datetime.now(UTC).isoformat(timespec="seconds"), "commit": git.stdout.strip(),
+        "versions": versions | {"python": platform.python_version()}, "allowed": MOST, "differences": found,
+    }  # fmt: skip
+    RESULT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=1))
     return int(max(found.values()) > MOST)
 
