@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
@@ -71,6 +72,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)  # tests about what is freed collect themselves
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let each test draw numbers of its own, the same ones in any order and worker."""
+    seed = crc32(item.nodeid.encode())
+    random.seed(seed)
+    torch.manual_seed(seed)
 
 
 @pytest.fixture(scope="session")
