@@ -37,7 +37,7 @@ if __name__ == "__main__":
     with (
         chromium() as browser,
         serve_from_command() as address,
-        open_tab(browser, address, viewport={"width": WIDTH, "height": HEIGHT}) as tab,
+        open_tab(browser, address, viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce") as tab,
     ):
         for name in VIEWS:
             for lang in PROMPT:

@@ -133,6 +133,43 @@ def test_a_wrong_number_would_be_seen(still: Tab, models: dict[str, Model], monk
         still.page.unroute("**/map?*")
 
 
+COLOURED = """(letter) => {
+  const own = getComputedStyle(document.documentElement).getPropertyValue(`--${letter}`).trim(), probe = document.createElement("i");
+  probe.style.color = own;
+  document.body.append(probe);
+  const colour = getComputedStyle(probe).color;
+  probe.remove();
+  const pieces = [...document.querySelectorAll("svg[data-map] .piece")].flatMap((e, n) => getComputedStyle(e).fill === colour ? [n] : []);
+  const paths = [...document.querySelectorAll("svg[data-map] .ribbon")].filter((e) => getComputedStyle(e).stroke === colour);
+  return [pieces, paths.map((e) => e.dataset.edge)];
+}"""
+
+
+def coloured_as_it_reads(still: Tab, trace: Trace) -> None:
+    """Check the letters' colours of a map that no pointer is on: the answer's token, what it reads in the last block, and the ribbons."""
+    (*_, last), rows = blocks(trace)[-1], len(trace.ids)
+    pattern = trace[f"{last}.attn.pattern"].value[0, :, rows - 1].double().mean(0)
+    keys = [k for k in range(rows) if k != rows - 1 and float(pattern[k]) >= FAINT]
+    seen = {letter: still.page.evaluate(COLOURED, letter) for letter in "qkv"}
+    block = len(blocks(trace)[-1]) - 1
+    assert seen["q"] == [[rows - 1], []] and seen["k"] == [keys, []]
+    assert seen["v"][0] == [] and sorted(seen["v"][1]) == sorted(f"0,{block},{rows - 1},{k}" for k in keys)
+
+
+@pytest.mark.parametrize("name", ["capitals", "capitals-llama"])
+def test_the_first_picture_shows_who_reads_whom(still: Tab, models: dict[str, Model], name: str) -> None:
+    trace = pellucid.trace(models[name], PROMPT)
+    still.go(view="map", model=models[name].name, prompt=PROMPT)
+    still.page.wait_for_selector("svg[data-map]")
+    still.settle()
+    coloured_as_it_reads(still, trace)
+    still.page.locator("[data-cell='0,0,1']").hover()
+    with pytest.raises(AssertionError):
+        coloured_as_it_reads(still, trace)
+    still.page.mouse.move(2, 2)
+    coloured_as_it_reads(still, trace)
+
+
 def test_it_is_the_first_view_and_says_what_it_is(still: Tab) -> None:
     still.go(view="", prompt=PROMPT)
     still.page.wait_for_selector("svg[data-map]")

@@ -17,7 +17,7 @@ def below(tab: Tab) -> int:
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("name", list(names()))
-@pytest.mark.quick(8)
+@pytest.mark.quick(16)
 def test_it_is_one_screen(tab: Tab, name: str, lang: str) -> None:
     """On a projector nothing of an exhibit lies below the window: all its sentences and pictures are there at once."""
     tab.page.set_viewport_size({"width": 1440, "height": 900})

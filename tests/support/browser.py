@@ -2,6 +2,7 @@
 
 Its server runs as `pellucid open` in a process of its own, or in a thread of this process."""
 
+import functools
 import itertools
 import os
 import secrets
@@ -9,16 +10,17 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urljoin
+from weakref import WeakKeyDictionary, WeakSet
 
 import uvicorn
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Page, Request, expect, sync_playwright
 
 from pellucid.runs.limits import LIMITS
 from pellucid.server.app import build
@@ -80,6 +82,7 @@ WATCHED = """(() => {
   };
 })();"""
 LOADS = itertools.count(1)
+LEFT_AT = "/icon.svg"
 
 
 def address_of(page: Page) -> str:
@@ -155,6 +158,11 @@ class Tab:
         """Return the problems without the expected refusals, which the console reports some time after the page does."""
         return [p for p in self.problems if not any(f"status of {status} " in p for status in self.refusals)]
 
+    @property
+    def empty(self) -> bool:
+        """True until the tab has opened a page: it is new, or shows the picture that a tab is left at."""
+        return self.page.url == "about:blank" or self.page.url.endswith(LEFT_AT)
+
     def go(self, lang: str = "en", **place: object) -> None:
         """Open the page at `place`, the fields of its address, in the language `lang`.
 
@@ -200,30 +208,101 @@ class Reading:
     bytes: dict[str, str]
 
 
-@contextmanager
-def open_tab(browser: Browser, address: str, refusals: Iterable[int] = (), **settings: Any) -> Iterator[Tab]:
-    """Open a tab for the page at `address`. Fails at its end if it has faults. settings: of the browser's context."""
-    context = browser.new_context(**{"viewport": {"width": 1440, "height": 1000}, "color_scheme": "light"} | settings)
+CHANGES: dict[type, tuple[str, ...]] = {
+    Page: ("add_init_script", "emulate_media", "expose_binding", "expose_function", "on", "once", "route", "set_viewport_size"),
+    BrowserContext: ("add_cookies", "add_init_script", "grant_permissions", "new_cdp_session", "on", "once", "route", "set_offline"),
+}
+"""What a test may do to a tab that its next load would keep."""
+CHANGED = WeakSet[Any]()
+MOST_USES = 40
+
+
+def noted(change: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a page or a context that notes its owner in CHANGED, and does what it did."""
+
+    @functools.wraps(change)
+    def note(self: Any, *given: Any, **named: Any) -> Any:
+        CHANGED.add(self)
+        return change(self, *given, **named)
+
+    return note
+
+
+for kind, names in CHANGES.items():
+    for name in names:
+        setattr(kind, name, noted(getattr(kind, name)))
+
+
+@dataclass(eq=False)
+class Window:
+    """A page of the browser for one tab after another: another load takes half of a new process' time. tab: the one that has it now."""
+
+    context: BrowserContext
+    page: Page
+    tab: Tab | None = None
+    uses: int = 0
+
+    def is_as_new(self, tab: Tab) -> bool:
+        """Empty what the page keeps between loads. False if the tab has changed the page itself, or been at several servers."""
+        origins = {url.split("/")[2] for url in tab.requests if url.startswith("http")}
+        changed = self.page in CHANGED or self.context in CHANGED or self.context.pages != [self.page]
+        if changed or len(origins) != 1 or not tab.address.startswith("http"):
+            return False
+        self.tab = None
+        try:
+            self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
+            self.page.mouse.move(-1, -1)
+            self.page.goto(urljoin(tab.address, LEFT_AT))  # of the same site, whose process then stays
+            self.context.clear_cookies()
+        except Error:  # of a server that is gone
+            return False
+        return self.uses < MOST_USES
+
+
+FREE = WeakKeyDictionary[Browser, dict[str, list[Window]]]()
+
+
+def open_window(browser: Browser, settings: dict[str, Any]) -> Window:
+    """Open a page of its own context, whose requests, messages and exceptions its tab notes."""
+    context = browser.new_context(**settings)
     context.set_default_timeout(WAIT)
-    tab = Tab(context.new_page(), address, set(refusals))
-    own = address.split("#")[0]
+    window = Window(context, context.new_page())
 
     def note(request: Request) -> None:
         """Note `request` as it is sent. A route could stop it, at a third of the browser's time; the resolver stops it too."""
-        if request.url.startswith("blob:"):  # the script of a worker, from the page's own memory
+        if window.tab is None or request.url.startswith("blob:"):  # the script of a worker, from the page's own memory
             return
-        tab.requests.append(request.url)
-        if not request.url.startswith(own):
-            tab.problems.append(request.url)
+        window.tab.requests.append(request.url)
+        if not request.url.startswith(window.tab.address.split("#")[0]):
+            window.tab.problems.append(request.url)
+
+    def fault(text: str) -> None:
+        if window.tab is not None:
+            window.tab.problems.append(text)
 
     context.on("request", note)
     context.add_init_script(WATCHED)
-    tab.page.on("console", lambda m: tab.problems.append(m.text) if "GL Driver Message" not in m.text else None)  # software GL is slow
-    tab.page.on("pageerror", lambda e: tab.problems.append(str(e)))
-    tab.page.on("dialog", lambda d: (tab.problems.append(f"dialog: {d.message}"), d.dismiss()))
+    window.page.on("console", lambda m: fault(m.text) if "GL Driver Message" not in m.text else None)  # software GL is slow
+    window.page.on("pageerror", lambda e: fault(str(e)))
+    window.page.on("dialog", lambda d: (fault(f"dialog: {d.message}"), d.dismiss()))
+    CHANGED.difference_update((context, window.page))
+    return window
+
+
+@contextmanager
+def open_tab(browser: Browser, address: str, refusals: Iterable[int] = (), **settings: Any) -> Iterator[Tab]:
+    """Open a tab for the page at `address`. Fails at its end if it has faults. settings: of the browser's context."""
+    how = {"viewport": {"width": 1440, "height": 1000}, "color_scheme": "light"} | settings
+    free = FREE.setdefault(browser, {}).setdefault(repr(sorted(how.items())), [])
+    window = free.pop() if free else open_window(browser, how)
+    tab = window.tab = Tab(window.page, address, set(refusals))
+    window.uses += 1
     yield tab
     assert not tab.faults, tab.faults
-    context.close()
+    if window.is_as_new(tab):
+        free.append(window)
+    else:
+        window.context.close()
 
 
 def save_by_menu(page: Page) -> None:

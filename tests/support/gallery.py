@@ -19,9 +19,9 @@ open_model = Opened()
 
 def show(tab: Tab, name: str, lang: str, **fields: str) -> None:
     """Show an exhibit in the open tab, without loading the page again."""
-    if tab.page.url == "about:blank":
+    if tab.empty:
         tab.go(lang, view="exhibits")
-    shown = "zh" if tab.page.get_attribute("html", "lang") == "zh-Hans" else "en"
+    shown = "zh" if tab.page.evaluate("document.documentElement.lang") == "zh-Hans" else "en"
     if shown != lang:
         tab.page.click("header .settings button[lang]")
     tab.page.evaluate("h => { location.hash = h }", urlencode({"view": "exhibits", "exhibit": name, **fields}))
