@@ -76,15 +76,15 @@ def test_terms_add_up(family: str) -> None:
 
 
 def test_one_request_of_a_crowd_is_watched() -> None:
-    """The head computes only the wanted rows, which carry no request, so a watch of one request has none of them."""
-    model = adapted("llama")
+    """Its rows of all tensors are those that it has alone, also of the head's adapter, which computes the wanted rows only."""
+    model, path = adapted("llama"), "head.adapters.default.lora_a"
     with watch(model.module, request=1) as seen:
         model.generate([PROMPT, PROMPT[:2]], 2)
-    paths = seen.paths()
-    assert "layers.0.attn.q.adapters.default.lora_a" in paths and "head.adapters.default.lora_a" not in paths
-    with watch(model.module) as seen:
-        model.generate([PROMPT, PROMPT[:2]], 1)
-    assert seen["head.adapters.default.lora_a"].dims == "B N L"
+    with watch(model.module) as alone:
+        model.generate([PROMPT[:2]], 2)
+    assert "layers.0.attn.q.adapters.default.lora_a" in seen.paths() and seen.all(path)[0].dims == "B N L"
+    pairs = [*zip(seen.all(path), alone.all(path), strict=True)]
+    assert len(pairs) == 2 and all(far(s.value, t.value) < 1e-10 for s, t in pairs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

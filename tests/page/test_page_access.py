@@ -121,6 +121,38 @@ def test_axe_is_there_to_find(tab: Tab) -> None:
     tab.problems.clear()
 
 
+# Of the focused control: the pixels of it that its row, or the window, cuts off.
+CUT = """() => {
+  const e = document.activeElement, own = e.getBoundingClientRect();
+  let [left, right] = [0, innerWidth];
+  for (let p = e.parentElement; p; p = p.parentElement) if (getComputedStyle(p).overflowX !== "visible") {
+    const box = p.getBoundingClientRect();
+    [left, right] = [Math.max(left, box.left), Math.min(right, box.right)];
+  }
+  return Math.max(0, left - own.left, own.right - right);
+}"""
+
+
+def cut_off(tab: Tab) -> list[float]:
+    """Return what is cut off of each example on a narrow screen, as Tab comes to it."""
+    page = arrive(tab, "map", 0, 0, 1)
+    page.focus(".examples button")
+    cuts = []
+    for _ in range(page.locator(".examples button").count() - 1):
+        page.keyboard.press("Tab")
+        tab.settle()
+        assert page.evaluate("document.activeElement.matches('.examples button')")
+        cuts.append(page.evaluate(CUT))
+    return cuts
+
+
+def test_what_takes_the_focus_is_seen_entirely(tab: Tab) -> None:
+    """A browser takes a control of 32 visible pixels for visible. The mutant leaves it at that."""
+    assert len(cuts := cut_off(tab)) >= 4 and max(cuts) < 1
+    tab.page.add_init_script("addEventListener('focusin', e => e.stopImmediatePropagation(), true)")
+    assert max(cut_off(tab)) > 10
+
+
 @pytest.mark.parametrize(("name", "narrow"), [(name, bit) for n, name in enumerate(PLACES) for bit in (0, 1) if FULL or bit == n & 1])
 @pytest.mark.quick(8)
 def test_every_control_is_reached_by_tab(tab: Tab, name: str, narrow: int) -> None:

@@ -36,7 +36,8 @@ class Addition(nn.Module):
         super().__init__()
         out, _, inner = axes.rpartition(" ") if axes.startswith("(") else axes.partition(" ")
         self.axes = {"lora_a": f"L {inner}", "lora_b": f"{out} L", "gain": f"{out}", "magnitude": f"{out}"}
-        self.scale, self.rows, self.out, self.inner = scale, rows, out, inner
+        self.scale, self.rows = scale, rows
+        self.out, self.inner = (axis.replace(" ", "·") for axis in (out, inner))  # of a tensor's label, one word: "(H·K)"
         self.lora_a, self.lora_b, self.gain, self.magnitude = holder(a), holder(b), gain, magnitude
 
     def forward(self, x: Tensor, weight: Tensor) -> ops.Added:
