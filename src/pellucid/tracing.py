@@ -20,6 +20,7 @@ from pellucid.arguments import checked
 from pellucid.axes import parse
 from pellucid.batch.step import Step, spans_of
 from pellucid.checkpoint.disk import inside, read_whole
+from pellucid.checkpoint.folder import TRACE
 from pellucid.checkpoint.json_file import parse_object
 from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
 from pellucid.errors import CheckpointError, PellucidError, TokenizerError, TraceError, UseError
@@ -32,7 +33,6 @@ from pellucid.watching.change import Change, as_changes
 from pellucid.watching.records import Records, Seen
 from pellucid.watching.watch import Edit, Inside, Watch
 
-INDEX = "index.jsonl"
 SCHEMA = 1
 INDEX_BYTES = 1_000_000_000
 FIELDS = ("path", "dims", "step", "request", "call", "source", "error", "op")
@@ -120,9 +120,9 @@ class Writer:
         self.ids: list[dict[str, Any]] = []
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if any(f.name != INDEX for f in self.folder.iterdir()) and not (self.folder / INDEX).exists():
+            if any(f.name != TRACE for f in self.folder.iterdir()) and not (self.folder / TRACE).exists():
                 raise TraceError("trace.full", folder=folder)
-            opened = os.open(self.folder / INDEX, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            opened = os.open(self.folder / TRACE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             self.folder.chmod(0o700)
         except FileExistsError:
             raise TraceError("trace.exists", folder=folder) from None
@@ -184,10 +184,10 @@ def described(s: Seen) -> dict[str, Any]:
 def load_trace(folder: str | Path) -> Trace:
     """Read a trace from its folder. Torn steps are dropped, and named in `torn`. A TraceError if the folder is no trace."""
     root = Path(folder)
-    if not (root / INDEX).is_file():
-        raise TraceError("trace.missing", folder=folder, file=INDEX)
-    lines = read_whole(inside(root, INDEX, TraceError), INDEX_BYTES, TraceError).split(b"\n")
-    file = str(root / INDEX)
+    if not (root / TRACE).is_file():
+        raise TraceError("trace.missing", folder=folder, file=TRACE)
+    lines = read_whole(inside(root, TRACE, TraceError), INDEX_BYTES, TraceError).split(b"\n")
+    file = str(root / TRACE)
     run = parse_object(lines[0], file, TraceError)
     if (schema := run.get("schema")) != SCHEMA or type(schema) is not int:
         raise TraceError("trace.schema", folder=folder, found=schema, allowed=SCHEMA)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,6 +187,18 @@ def test_a_folder_that_is_no_model_is_told_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     with pytest.raises(ConfigError, match=r"bare/config\.json does not exist"):
         _ = Folder(tmp_path / "bare").config
+
+
+WRITTEN = {"index.jsonl": "`pellucid open` shows", "adapter/adapter_config.json": "adapter within it is an adapter", "a.txt": "config.json"}
+
+
+@pytest.mark.parametrize("file", WRITTEN)
+def test_what_another_command_wrote_is_named(tmp_path: Path, file: str) -> None:
+    """A trace, and a run that trained an adapter, are no model's folder; the line says what they are."""
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(ConfigError, match=re.escape(WRITTEN[file])):
+        _ = Folder(tmp_path).config
 
 
 def test_the_watch_on_opened_files_sees(tmp_path: Path, opened: list[str]) -> None:

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from pellucid import tracing
+from pellucid.checkpoint.folder import TRACE
 from pellucid.errors import PellucidError, TraceError
-from pellucid.tracing import INDEX, load_trace
+from pellucid.tracing import load_trace
 from test_tracing import DRAW, record, saved
 from tiny import swapped
 
@@ -24,17 +25,17 @@ def two_steps(folder: Path) -> list[tuple[int, str]]:
     return [(s.step, s.path) for s in saved(folder, *seen)]
 
 
-@pytest.mark.parametrize("file", [INDEX, "000000.safetensors", "000001.safetensors"])
+@pytest.mark.parametrize("file", [TRACE, "000000.safetensors", "000001.safetensors"])
 @pytest.mark.quick(3)
 def test_torn_at_every_byte(file: str, tmp_path: Path) -> None:
     """However a file is cut, complete steps are shown and a torn one is named, without another error."""
     written = two_steps(tmp_path / "t")
     path = tmp_path / "t" / file
     content = path.read_bytes()
-    ends = [i for i, c in enumerate(content) if c == ord("\n")] if file == INDEX else []
+    ends = [i for i, c in enumerate(content) if c == ord("\n")] if file == TRACE else []
     for size in range(len(content)):
         path.write_bytes(content[:size])
-        if file == INDEX:
+        if file == TRACE:
             complete = sum(size >= end for end in ends)
             if not complete:
                 with pytest.raises(TraceError):
@@ -43,7 +44,7 @@ def test_torn_at_every_byte(file: str, tmp_path: Path) -> None:
             back = load_trace(tmp_path / "t")
             assert [(s.step, s.path) for s in back] == written[: 2 * (complete - 1)]
             clean = any(size in (end, end + 1) for end in ends)
-            assert [INDEX in fault for fault in back.torn] == ([] if clean else [True])
+            assert [TRACE in fault for fault in back.torn] == ([] if clean else [True])
         else:
             back = load_trace(tmp_path / "t")
             assert [(s.step, s.path) for s in back] == [x for x in written if x[0] != int(file[:6])]
@@ -103,9 +104,9 @@ def dropped(change: Change, folder: Path) -> bool:
     (folder / "000005.safetensors").symlink_to(folder.parent / "outside.safetensors")
     (folder.parent / "outside.safetensors").write_bytes((folder / "000001.safetensors").read_bytes())
     os.mkfifo(folder / "000006.safetensors")
-    lines = (folder / INDEX).read_text().splitlines()
+    lines = (folder / TRACE).read_text().splitlines()
     lines[2] = json.dumps(change(json.loads(lines[2])))
-    (folder / INDEX).write_text("\n".join(lines) + "\n")
+    (folder / TRACE).write_text("\n".join(lines) + "\n")
     back = load_trace(folder)
     return [(s.step, s.path) for s in back] == written[:2] and len(back.torn) == 1 and "\n" not in back.torn[0]
 
@@ -150,11 +151,11 @@ WRONG += [
 @pytest.mark.parametrize("text", NO_JSON)
 def test_hostile_json(text: str, tmp_path: Path) -> None:
     written = two_steps(tmp_path / "t")
-    with (tmp_path / "t" / INDEX).open("a", encoding="utf-8") as f:
+    with (tmp_path / "t" / TRACE).open("a", encoding="utf-8") as f:
         f.write(text + "\n")
     back = load_trace(tmp_path / "t")
     assert [(s.step, s.path) for s in back] == written and len(back.torn) == 1
-    (tmp_path / "t" / INDEX).write_text(text + "\n", encoding="utf-8")
+    (tmp_path / "t" / TRACE).write_text(text + "\n", encoding="utf-8")
     with pytest.raises(TraceError):
         load_trace(tmp_path / "t")
 
@@ -162,9 +163,9 @@ def test_hostile_json(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [*WRONG, {"ids": None}])
 def test_hostile_first_lines(change: dict[str, Any], tmp_path: Path) -> None:
     two_steps(tmp_path / "t")
-    lines = (tmp_path / "t" / INDEX).read_text().splitlines()
+    lines = (tmp_path / "t" / TRACE).read_text().splitlines()
     lines[0] = json.dumps(json.loads(lines[0]) | change)
-    (tmp_path / "t" / INDEX).write_text("\n".join(lines) + "\n")
+    (tmp_path / "t" / TRACE).write_text("\n".join(lines) + "\n")
     with pytest.raises(TraceError):
         load_trace(tmp_path / "t")
 
@@ -173,7 +174,7 @@ def test_noise_in_any_file(tmp_path: Path) -> None:
     """Bytes changed, removed and inserted at random give PellucidError or a trace."""
     draw = random.Random(4)
     two_steps(tmp_path / "t")
-    for file in (INDEX, "000000.safetensors"):
+    for file in (TRACE, "000000.safetensors"):
         path = tmp_path / "t" / file
         content = path.read_bytes()
         for _ in range(400):

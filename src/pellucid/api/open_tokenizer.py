@@ -5,13 +5,13 @@ from typing import Any
 
 from pellucid.api.model import place
 from pellucid.checkpoint.disk import inside
+from pellucid.checkpoint.folder import TRACE
 from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, gguf_of
 from pellucid.checkpoint.hub import fetch_tokenizer, is_hub_id
 from pellucid.checkpoint.json_file import read_object
 from pellucid.counting.published import entry_of
 from pellucid.errors import CheckpointError, TokenizerError, UseError
 from pellucid.tokenizer.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
-from pellucid.tracing import INDEX
 from pellucid.training.run_folder import RUN
 
 
@@ -19,7 +19,7 @@ def tokenizer_alone(path: Path) -> bool:
     """True for a folder with a tokenizer and no model, trace or run of training, and for a tokenizer.json."""
     if path.is_file():
         return path.name == "tokenizer.json"
-    others = ("config.json", INDEX, RUN)
+    others = ("config.json", TRACE, RUN)
     return has_tokenizer(path) and gguf_of(path) is None and not any((path / name).exists() for name in others)
 
 

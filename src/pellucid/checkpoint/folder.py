@@ -33,6 +33,7 @@ from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARDS = "model-*-of-*.safetensors"
+TRACE = "index.jsonl"  # of a folder with a recorded run, which is no model's
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 SHARD_BYTES = 50_000_000_000
 TOKENIZER_FILES = (
@@ -230,11 +231,15 @@ def weightless(folder: object, names: Iterable[str]) -> CheckpointError:
 
 
 def unconfigured(folder: Path) -> ConfigError:
-    """Return the error for a folder without config.json: it may be an adapter's, or have folders of models within."""
+    """Return the error for a folder without config.json: it may be an adapter's or a trace, or have folders of models within."""
     if (folder / ADAPTER[0]).is_file():
         return ConfigError("folder.adapter", folder=folder, found=ADAPTER[0])
     if models := sorted(str(file.parent) for pattern in ("*", "snapshots/*") for file in folder.glob(f"{pattern}/config.json")):
         return ConfigError("folder.within", folder=folder, found=_some(models))
+    if adapters := sorted(str(file.parent) for file in folder.glob(f"*/{ADAPTER[0]}")):  # of a run that trained one
+        return ConfigError("folder.adapter.within", folder=folder, found=_some(adapters))
+    if (folder / TRACE).is_file():
+        return ConfigError("folder.trace", folder=folder)
     return ConfigError("file.missing", file=folder / "config.json")
 
 

@@ -95,9 +95,9 @@ def add(app: typer.Typer) -> None:
 
 def refuse_trace(folder: str) -> None:
     """Raise a UseError if `folder` is one that `trace --save` wrote, whose name would be read as a prompt."""
-    from pellucid.tracing import INDEX
+    from pellucid.checkpoint.folder import TRACE
 
-    if os.path.isfile(os.path.join(folder, INDEX)):
+    if os.path.isfile(os.path.join(folder, TRACE)):
         raise UseError("explain.trace", path=folder)
 
 

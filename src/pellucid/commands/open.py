@@ -67,13 +67,13 @@ def judge(name: str, ignore: Iterable[str] = ()) -> None:
             place(name)  # raises; a hub id may take minutes to come, and the page shows that
         return
     from pellucid.api.open_tokenizer import open_tokenizer, tokenizer_alone
+    from pellucid.checkpoint.folder import TRACE
     from pellucid.checkpoint.gguf.gguf_folder import gguf_of
-    from pellucid.tracing import INDEX
     from pellucid.training.pipeline import DATA, LOCK
     from pellucid.training.run_folder import RUN
 
     files = sorted(os.listdir(name)) if path.is_dir() else []
-    if {INDEX, RUN} & set(files):
+    if {TRACE, RUN} & set(files):
         return
     if tokenizer_alone(path):
         open_tokenizer(name)
@@ -85,4 +85,4 @@ def judge(name: str, ignore: Iterable[str] = ()) -> None:
     elif LOCK in files and {LOCK, DATA}.issuperset(files):
         raise UseError("open.unbegun", folder=name)
     else:
-        raise UseError("open.folder", folder=name, index=INDEX, run=RUN, found=All(files[:10]) if files else say("open.empty"))
+        raise UseError("open.folder", folder=name, index=TRACE, run=RUN, found=All(files[:10]) if files else say("open.empty"))

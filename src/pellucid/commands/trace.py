@@ -82,9 +82,9 @@ def of_step(screen: Screen, folder: str, step: int, save: Path, only: list[str] 
 def require_empty(save: Path) -> None:
     """Raise a TraceError for a folder in which a trace cannot be saved."""
     if save.is_file() or (save.is_dir() and any(save.iterdir())):
-        from pellucid.tracing import INDEX
+        from pellucid.checkpoint.folder import TRACE
 
-        problem = "trace.exists" if (save / INDEX).exists() else "trace.full" if save.is_dir() else "trace.file"
+        problem = "trace.exists" if (save / TRACE).exists() else "trace.full" if save.is_dir() else "trace.file"
         raise TraceError(problem, folder=save)
 
 

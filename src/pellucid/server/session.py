@@ -9,6 +9,7 @@ from pellucid.api.model import DTYPES, specimens
 from pellucid.api.open_tokenizer import open_tokenizer, tokenizer_alone
 from pellucid.axes import parse, show
 from pellucid.bench import last_measured as measured
+from pellucid.checkpoint.folder import TRACE
 from pellucid.checkpoint.opening import recorded_runs
 from pellucid.documents.cell import terms_document
 from pellucid.documents.run import RunDocument, run_document
@@ -30,7 +31,7 @@ from pellucid.server.bench import Bench
 from pellucid.server.bills import Bills
 from pellucid.server.exhibits import Gallery
 from pellucid.server.learning import Learning, run_of, trained
-from pellucid.tracing import INDEX, Trace, load_trace
+from pellucid.tracing import Trace, load_trace
 
 if TYPE_CHECKING:
     from pellucid.server.openai.served_model import ServedModel
@@ -67,7 +68,7 @@ class Session:
         self.learning = Learning(training if self.shipped is None else recorded_runs()[self.shipped])
         if training is not None:
             opened = opened if opened in recorded_runs() else trained(training)
-        folder = Path(opened) if opened is not None and (Path(opened) / INDEX).is_file() else None
+        folder = Path(opened) if opened is not None and (Path(opened) / TRACE).is_file() else None
         self.tokenizers = {opened: open_tokenizer(opened)} if opened is not None and tokenizer_alone(Path(opened)) else {}
         if self.tokenizers:
             opened = None  # the page's other views run the first specimen
