@@ -16,7 +16,7 @@ from pellucid.bench import last_measured
 from pellucid.catalog.literal import literal
 from pellucid.checkpoint.default_dtype import SHORT, name_of
 from pellucid.checkpoint.disk import inside
-from pellucid.checkpoint.folder import Folder, refuse_file
+from pellucid.checkpoint.folder import Folder, refuse_file, unconfigured
 from pellucid.checkpoint.gguf.gguf_folder import GgufFolder, folder_of, gguf_of
 from pellucid.checkpoint.hub import fetch_config, is_hub_id
 from pellucid.checkpoint.json_file import read_config
@@ -259,6 +259,8 @@ def config_of(name: str | Path, ignore: Iterable[str] = ()) -> tuple[dict[str, A
         gguf = GgufFolder(file, ignore)
         return gguf.config, gguf.file
     if path.is_dir():
+        if not (path / "config.json").exists():
+            raise unconfigured(path)
         path = inside(path, "config.json", ConfigError)
     elif not path.is_file():
         refuse_file(text)
