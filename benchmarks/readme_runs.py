@@ -50,7 +50,7 @@ def run(clone: Path, programs: Path) -> dict[str, Any]:
     where["PATH"] = f"{programs}{os.pathsep}{where['PATH']}"
     start, loads = time.time(), list[float]()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as written:
-        tests = subprocess.Popen(["pytest", "-n", "2", "-q"], cwd=clone, env=where, stdout=written, stderr=subprocess.STDOUT)
+        tests = subprocess.Popen(["pytest", "-n", "2"], cwd=clone, env=where, stdout=written, stderr=subprocess.STDOUT)
         while tests.poll() is None:
             loads.append(os.getloadavg()[0])
             try:
