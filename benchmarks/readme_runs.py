@@ -16,9 +16,10 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from queue import Empty, Queue
+from queue import Queue
 from typing import Any
 
 from versions import commit
@@ -33,24 +34,28 @@ LOAD_EVERY = 30  # seconds
 LOCK = threading.Lock()
 
 
+def variables(programs: Path) -> dict[str, str]:
+    """Return this process' variables, with `programs` before all others and without what would change an install or a test."""
+    own = {name: value for name, value in os.environ.items() if name not in ("PIP_CONSTRAINT", "PYTHONPATH", "OMP_NUM_THREADS")}
+    return own | {"PATH": f"{programs}{os.pathsep}{own['PATH']}"}
+
+
 def install(clone: Path, place: Path) -> tuple[Path, dict[str, str]]:
     """Make an environment at `place` with the packages of `clone`, the newest that there are. Returns its programs and their versions."""
-    bin_ = place / "bin"
-    where = {name: value for name, value in os.environ.items() if name not in ("PIP_CONSTRAINT", "PYTHONPATH")}
+    programs = place / "bin"
     subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-    subprocess.run([str(bin_ / "pip"), "install", "-q", ".[dev]"], cwd=clone, check=True, env=where)
-    told = subprocess.run([str(bin_ / "python"), "-c", ASKED, *VERSIONS], check=True, capture_output=True, text=True).stdout
-    return bin_, json.loads(told) | {"python": sys.version.split()[0]}
+    subprocess.run([str(programs / "pip"), "install", "-q", ".[dev]"], cwd=clone, check=True, env=variables(programs))
+    versions = subprocess.run([str(programs / "python"), "-c", ASKED, *VERSIONS], check=True, capture_output=True, text=True).stdout
+    return programs, json.loads(versions) | {"python": sys.version.split()[0]}
 
 
 def run(clone: Path, programs: Path) -> dict[str, Any]:
     """Run the tests of `clone` once. Returns when, for how long, beside how much, and what failed."""
-    names = {"PIP_CONSTRAINT", "PYTHONPATH", "OMP_NUM_THREADS"}
-    where = {name: value for name, value in os.environ.items() if name not in names}
-    where["PATH"] = f"{programs}{os.pathsep}{where['PATH']}"
     start, loads = time.time(), list[float]()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as written:
-        tests = subprocess.Popen(["pytest", "-n", "2"], cwd=clone, env=where, stdout=written, stderr=subprocess.STDOUT)
+        tests = subprocess.Popen(
+            [str(programs / "pytest"), "-n", "2"], cwd=clone, env=variables(programs), stdout=written, stderr=subprocess.STDOUT
+        )
         while tests.poll() is None:
             loads.append(os.getloadavg()[0])
             try:
@@ -102,23 +107,17 @@ def main() -> None:
                 (clone / "web" / "node_modules").symlink_to(packages)
         programs, versions = install(clones[0], folder / "environment")
         about = {"commit": commit(ROOT), "cpu": cpu(), "cores": os.cpu_count(), "lanes": given.lanes, "versions": versions}
-        left = Queue[int]()
-        for n in range(given.runs):
-            left.put(n)
+        free = Queue[Path]()
+        for clone in clones:
+            free.put(clone)
 
-        def lane(clone: Path) -> None:
-            while True:
-                try:
-                    left.get_nowait()
-                except Empty:
-                    return
-                keep(about | run(clone, programs), given.out)
+        def one(_: int) -> None:
+            clone = free.get()
+            keep(about | run(clone, programs), given.out)
+            free.put(clone)
 
-        threads = [threading.Thread(target=lane, args=(clone,)) for clone in clones]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(given.lanes) as pool:
+            list(pool.map(one, range(given.runs)))
 
 
 if __name__ == "__main__":

@@ -87,6 +87,14 @@ def test_one_request_of_a_crowd_is_watched() -> None:
     assert len(pairs) == 2 and all(far(s.value, t.value) < 1e-10 for s, t in pairs)
 
 
+def test_a_position_of_the_heads_adapter_is_changed() -> None:
+    """Its rows are those that the step wants, so a change finds the last position, and no other has an answer."""
+    model, path = adapted("llama"), "head.adapters.default.lora_b"
+    plain = trace(model, PROMPT)["logits"].value
+    changed = trace(model, PROMPT, edit=[pellucid.times(path, 0.0, T=len(PROMPT) - 1)])["logits"].value
+    assert far(plain[:, :-1], changed[:, :-1]) == 0 and far(plain[:, -1], changed[:, -1]) > 1e-3
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_plan_falls_when_an_adapter_comes_or_goes(dtype: torch.dtype) -> None:
     """Between two steps of one request, too: after each change the step is what the forward gives."""

@@ -1,7 +1,6 @@
 """Training of DoRA (arXiv 2402.09353) beside PEFT's: steps of AdamW in float64, runs by recipe, what is written, counted and refused."""
 
 import json
-import shutil
 import sys
 import warnings
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from pellucid.errors import TrainError
 from pellucid.families import understand
 from pellucid.nn.adapted import Addition
 from pellucid.nn.transformer import build
+from pellucid.ops.blocks import Blocks
 from pellucid.terminal.training_and_ranks import FLOPS, MEMORY
 from pellucid.training import run_recipe
 from pellucid.training.corpus import train_tokenizer
@@ -40,13 +40,13 @@ from pellucid.training.pipeline import check_ranks
 from pellucid.training.recipe import TrainSettings, read_recipe
 from pellucid.training.stretches import verify_stretches
 from pellucid.watching.watch import watch
-from test_adapter_dropout import SHARE, furthest
+from test_adapter_dropout import SHARE, folder, furthest
 from test_step_memory import CONFIGS, HEADS, WITHIN, measured
-from test_tuning import ADAPTER, chats, lines, recipe, refused
-from text_runs import recipe_of
+from test_tuning import ADAPTER, recipe, refused
 from tiny import far, swapped
 from training import moved_as_said, silent, stopped_after_each_step
 
+__all__ = ["folder"]
 OPS = sys.modules["pellucid.ops.linear"]
 NAME = "adapter_model.safetensors"
 
@@ -134,16 +134,6 @@ def test_each_cell_of_a_step_with_dropout_is_the_sum_of_its_terms(family: str) -
         assert labels(s, {})("base") == "(gain − 1) · base" and abs(terms.added["base"]) > 1e-6
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model, a chat template and chats."""
-    place = tmp_path_factory.mktemp("dora")
-    shutil.move(run_recipe(recipe_of(place, steps="2"), place / "out", False, 1, silent), place / "base")
-    (place / "chat.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}", encoding="utf-8")
-    lines(place, "d.jsonl", chats())
-    return place
-
-
 @pytest.mark.parametrize("share", ["0", "0.3"])
 def test_a_run(folder: Path, tmp_path: Path, share: str) -> None:
     """Watched, stopped and taken again it is the same; a magnitude says, token by token, why it moved; PEFT reads what is written."""
@@ -173,17 +163,13 @@ def test_a_run(folder: Path, tmp_path: Path, share: str) -> None:
 
 def test_a_quantised_base_trains(folder: Path, tmp_path: Path) -> None:
     """Its rows' lengths are those of what its blocks stand for."""
-    made = run_recipe(
-        recipe(folder, "q.toml", model='quant = "int8"\ntemplate = "chat.jinja"', adapter=f"{ADAPTER}\ndora = true"),
-        tmp_path,
-        False,
-        1,
-        silent,
-    )
+    path = recipe(folder, "q.toml", model='quant = "int8"\ntemplate = "chat.jinja"', adapter=f"{ADAPTER}\ndora = true")
+    made = run_recipe(path, tmp_path, False, 1, silent)
     base = pellucid.load(folder / "base", quant="int8")
     of = {n: t for n, t in load_file(made / NAME).items() if n.endswith("magnitude_vector")}
-    lengths = base.module.get_parameter("layers.0.attn.o.weight").plain().norm(dim=1)  # type: ignore[attr-defined]
-    (moved,) = (t - lengths for n, t in of.items() if ".0.attn.c_proj" in n)
+    weight = base.module.get_parameter("layers.0.attn.o.weight")
+    assert isinstance(weight, Blocks)
+    (moved,) = (t - weight.plain().norm(dim=1) for n, t in of.items() if ".0.attn.c_proj" in n)
     assert len(of) == 2 and 0 < float(moved.abs().max()) < 0.1
 
 

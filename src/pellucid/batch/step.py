@@ -99,6 +99,10 @@ class Step:
         """Return positions that may index a table: padding reads row 0, and its result is never read."""
         return self.positions.clamp(min=0) if self.padded else self.positions
 
+    def wanted_rows(self) -> Tensor:
+        """Return the rows of T whose logits are returned."""
+        return torch.arange(self.positions.shape[1], device=self.positions.device) if self.wanted is None else self.wanted
+
     def totals(self) -> Tensor:
         """Return the length of each row's text when the row is read, [B T] or [B 1]: at least up to the row itself."""
         if not self.spans:

@@ -158,9 +158,11 @@ here = ThreadState()
 
 
 def tap(x: Tensor, label: str, rows: Tensor | None = None) -> Tensor:
-    """Return x, or a watch's replacement. label: "name: axes".  rows: for an axis N, the token row of each."""
+    """Return x, or a watch's replacement. label: "name: axes".  rows: for an axis N, the token row of each; None: those that are wanted."""
     if not here.calls:
         return x
+    if rows is None and " N " in label and len(steps := here.calls[-1].steps) == 1:
+        rows = steps[0].wanted_rows()
     editors: tuple[Watch, ...] = ()
     for w in here.watches:  # all edits before the first record, so that every watch records the tensor that the forward uses
         if w.changes and (new := w.alter(x, label, rows)) is not x:

@@ -199,7 +199,6 @@ class Watch(Records):
         """Record one tapped tensor. Returns the tensor that the forward uses: x, or with gradients a leaf of the same values."""
         if (spot := self.find_spot(x, label)) is None:
             return x
-        rows = wanted_rows(x, spot.letters) if rows is None and "N" in spot.letters else rows
         cuts = self.cuts(x, spot.dims, rows) if spot.wanted or self.request is not None else None  # of many requests they take long
         if cuts == []:
             return x
@@ -296,13 +295,6 @@ class Watch(Records):
         unmet = (only for only in self.only if not any(fnmatch.fnmatchcase(path, only) for path in self.recorded))
         if self.any_seen and (pattern := next(unmet, None)) is not None:
             raise TraceError("watch.unmet", path=pattern, near=offered(pattern, known, self.aliases))
-
-
-def wanted_rows(x: Tensor, letters: list[str]) -> Tensor | None:
-    """Return the token rows of an axis N whose tap does not name them: those that the running step wants, by default all."""
-    steps = here.calls[-1].steps
-    wanted = steps[0].wanted if len(steps) == 1 else None
-    return torch.arange(x.shape[letters.index("N")], device=x.device) if wanted is None and len(steps) == 1 else wanted
 
 
 def take_gradient(of: "weakref.ref[Seen]", part: tuple[Any, ...], gradient: Tensor) -> None:
