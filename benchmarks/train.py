@@ -3,6 +3,7 @@
     python benchmarks/train.py                      # every row; takes hours on two cores
     python benchmarks/train.py --only speed half capitals watching [--steps 3] [--pairs 5]
     python benchmarks/train.py --only litgpt nanochat --steps 1 [--peers FOLDER]      # their environments are made there, once
+    python benchmarks/train.py --only judged                                      # the tests of each promise, all cases; takes an hour
     python benchmarks/train.py --only half memory --quick --out quick.json        # a tiny model: that rows run, no numbers
     python benchmarks/train.py --specimens RUN...   # steps, tokens and minutes of finished runs, accuracies from their cards
 
@@ -51,15 +52,7 @@ WAYS = {
 }
 """Our ways to train whose memory is measured: dtype, and whether blocks run again."""
 CAPITALS = 5354  # tokens a second of recipes/capitals.toml on one thread, before the first of these measurements
-TESTS = {
-    "parity": ["tests/training/test_parity_training.py"],
-    "lora": ["tests/training/test_adapter_dropout.py", "tests/checkpoint/test_adapters.py", "tests/training/test_tuning.py"],
-    "formulas": ["tests/training/test_preference.py", "tests/training/test_reward.py", "tests/training/test_distillation.py"],
-    "borders": ["tests/training/test_resume.py", "tests/training/test_resume_damage.py", "tests/training/test_train_finish.py"],
-    "resume": ["tests/training/test_replay.py", "tests/training/test_watched.py", "tests/training/test_train_signals.py"],
-    "pulls": ["tests/training/test_why.py", "tests/training/test_why_of_a_run.py", "tests/training/test_run_commands.py"],
-}
-"""Rows that are judged by tests, each with all its cases (PELLUCID_FULL=1)."""
+PROMISES = ROOT / "docs" / "training.md"  # what training promises, each with the tests that judge it
 CAMPAIGNS = {"kills": "kills", "mutants.recipe": "recipe", "mutants.data": "data"}
 """Rows that are counted by a campaign, `python -m campaigns NAME`, from its own file."""
 
@@ -285,19 +278,30 @@ def logged(text: str, folder: Path, steps: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (place / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-MEASURED = {"speed": speed, "half": half, "recompute": recompute, "memory": memory, "capitals": capitals, "watching": watching}
-MEASURED |= {"litgpt": litgpt, "nanochat": nanochat}
+def judged(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return by each promise of docs/training.md that tests judge how many of them passed, with all their cases (PELLUCID_FULL=1)."""
+    out: dict[str, Any] = {}
+    for line in PROMISES.read_text(encoding="utf-8").splitlines():
+        if line.startswith("| ") and "FULL tests/" in line:
+            promise, shown = line.removeprefix("| ").split(" | ")[:2]
+            out[promise] = tested(sorted(set(re.findall(r"tests/\w+/test_\w+\.py", shown))))
+            print(promise, json.dumps(out[promise]), flush=True)
+    return {"promises": out}
 
 
 def tested(files: list[str]) -> dict[str, Any]:
     """Return how many tests of these files passed, with all their cases."""
     began = time.perf_counter()
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *files]
-    env = os.environ | {"PELLUCID_FULL": "1", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", *files]
+    env = os.environ | {"PELLUCID_FULL": "1", "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("src", "tests", "tests/support"))}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    counts = {kind: int(n) for n, kind in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout.splitlines()[-1])}
+    last = done.stdout.splitlines()[-1]
+    counts = {kind: int(n) for n, kind in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
     return {"tests": files, **counts, "exit": done.returncode, "seconds": round(time.perf_counter() - began, 1)}
+
+
+MEASURED = {"speed": speed, "half": half, "recompute": recompute, "memory": memory, "capitals": capitals, "watching": watching}
+MEASURED |= {"litgpt": litgpt, "nanochat": nanochat, "judged": judged}
 
 
 def counted(name: str) -> dict[str, Any]:
@@ -324,9 +328,6 @@ def rows(a: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
         if not a.only or name in a.only:
             with tempfile.TemporaryDirectory() as folder:
                 yield name, measure(a, Path(folder))
-    for name, files in TESTS.items():
-        if not a.only or name in a.only:
-            yield name, tested(files)
     for name, own in CAMPAIGNS.items():
         yield name, counted(own)
     yield "formulas.trl", beside_trl()
@@ -352,7 +353,7 @@ def specimen(run: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", nargs="+", choices=sorted({*MEASURED, *TESTS, "campaigns"}))
+    parser.add_argument("--only", nargs="+", choices=sorted({*MEASURED, "campaigns"}))
     parser.add_argument("--specimens", nargs="+", type=Path)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="of one measurement of a pair")

@@ -47,14 +47,14 @@ def recipes(text: str) -> dict[str, list[str]]:
 
 
 def astray(makefile: str, guide: str, script: str) -> Iterator[str]:
-    """Return targets that are missing or unexplained, and commands of checks that CI does not run."""
+    """Return targets that are missing or unexplained, and commands of checks that CI does not run. A test builds the site."""
     made = recipes(makefile)
     yield from (f"no target {name}" for name in TASKS if name not in made)
     named = re.findall(r"^\| `make ([a-z]+)` \|", guide, re.M)
     if named != list(made):
         yield f"CONTRIBUTING.md names {named}"
     ran = steps_of_script(script)
-    yield from (f"{name}: CI does not run {c}" for name in ("test", "check", "docs") for c in made.get(name, ()) if c not in ran)
+    yield from (f"{name}: CI does not run {c}" for name in ("test", "check") for c in made.get(name, ()) if c not in ran)
 
 
 def test_the_workflow_runs_what_the_script_runs() -> None:
