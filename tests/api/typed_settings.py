@@ -14,8 +14,8 @@ row: list[int] = model.generate([1])
 text: str = model.generate("x")
 with pellucid.watch(model, only="*.out", inside="listed", grad=True) as seen:
     value: torch.Tensor = seen["layers.0.out"].value
-life: pellucid.Trace = pellucid.trace(model, "x", steps=2, terms=True)
-top: torch.Tensor = pellucid.lens(model, life)[0][1].argmax()
+trace: pellucid.Trace = pellucid.trace(model, "x", steps=2, terms=True)
+top: torch.Tensor = pellucid.lens(model, trace)[0][1].argmax()
 
 pellucid.load("x", dtyp="float32")  # type: ignore[call-arg]
 model.generate("x", max_new_token=2)  # type: ignore[call-arg]

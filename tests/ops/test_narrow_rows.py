@@ -99,7 +99,7 @@ def test_without_products_sums_are_rounded_once(products: Products, monkeypatch:
 
 @pytest.mark.parametrize("has", [True, False])
 def test_of_a_frozen_matrix_no_row_is_kept(products: Products, monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
-    x, weight = drawn(600, 40, dtype=torch.bfloat16), drawn(32768, 40, dtype=torch.bfloat16)
+    x, weight = drawn(600, 8, dtype=torch.bfloat16), drawn(32768, 8, dtype=torch.bfloat16)
 
     def kept(x: Tensor, weight: Tensor) -> set[int]:
         met = list[Tensor]()

@@ -124,7 +124,7 @@ RECIPES: list[tuple[str, str, dict[str, str | None]]] = [
     ("recipe.field", "data.long", {"data__long": '"keep"'}),
     ("recipe.field", "data.held_out", {"data__held_out": "0.9"}),
     ("recipe.field", "data.held_out", {"data__held_out": "nan"}),
-    ("recipe.field", "tokenizer.size", {"size": None}),
+    ("recipe.missing", "tokenizer.size", {"size": None}),
     ("recipe.field", "tokenizer.sample_bytes", {"tokenizer__sample_bytes": "0"}),
     ("recipe.field", "tokenizer.from", {"size": None, "tokenizer__from": "3"}),
     ("recipe.one", "tokenizer.from", {"tokenizer__from": '"x"'}),

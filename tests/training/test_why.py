@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pellucid.errors import UseError
+from pellucid.ops import narrow_rows
 from pellucid.training import pipeline, why
 from pellucid.training.balance import Balance
 from pellucid.training.loop import TrainingRun, feed, micro_batches
@@ -55,6 +56,21 @@ def test_sum_and_move_of_every_parameter(tmp_path: Path) -> None:
     sums, moves = gaps(tmp_path)
     assert sums < 1e-10
     assert moves < 1e-10  # a change is the difference of two weights, which are up to 10⁴ times as large
+
+
+@pytest.mark.parametrize("has", [True, False], ids=["products of bfloat16", "none"])
+def test_a_run_in_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
+    """Whose products are taken some rows at a time: what is no token's is what rounding leaves."""
+    monkeypatch.setattr(narrow_rows, "LARGE", 1)
+    monkeypatch.setattr(narrow_rows, "multiplied", lambda dtype: has)
+    run = run_of(tmp_path, replace(SETTINGS, dtype="bfloat16"), model=fresh())
+    chosen = [("layers.0.ffn.down.weight", (5, 17)), ("head.weight", (3, 4)), ("layers.0.attn.o.weight", (2, 7))]
+    for path, cell in chosen:
+        one = why_moved(run, FEED[0], path, cell)
+        assert abs(one.rest) < 0.02 * sum(abs(t.product) for t in one.tokens) != 0
+    monkeypatch.setattr(narrow_rows, "dual", lambda x: False)
+    with pytest.raises(NotImplementedError):
+        why_moved(run, FEED[0], *chosen[0])
 
 
 def moved_without(name: str) -> Any:

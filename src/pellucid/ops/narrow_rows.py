@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from pellucid.ops.precision import wide
 
@@ -91,7 +92,13 @@ def fits(x: Tensor, weight: Tensor) -> bool:
     if not (type(x) is Tensor and type(weight) in (Tensor, nn.Parameter) and x.device.type == "cpu" and x.dtype.itemsize == 2):
         return False
     rows = x.shape[:-1].numel()
-    return rows * len(weight) >= LARGE or (rows >= FEW and not multiplied(x.dtype))
+    fitting = rows * len(weight) >= LARGE or (rows >= FEW and not multiplied(x.dtype))
+    return fitting and not (dual(x) or dual(weight))
+
+
+def dual(x: Tensor) -> bool:
+    """Say whether x carries a tangent. A jvp of NarrowRows would need x and the weight, and keep both until the backward pass."""
+    return forward_ad.unpack_dual(x).tangent is not None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -31,6 +31,7 @@ from pellucid.training.recipe_tables import (
     ranks_settings,
     require,
     run_length,
+    wrong,
 )
 from pellucid.training.texts import Texts
 
@@ -195,15 +196,15 @@ def read_recipe(path: Path, root: Path | None = None) -> Recipe:
         tables = {**tables, "tokenizer": of_teacher(path, tables)}
     for field, kind in TABLES.items():
         if (field in tables or field not in OPTIONAL) and not isinstance(tables.get(field), kind):
-            raise TrainError("recipe.field", path=path, field=field, found=repr(tables.get(field)), allowed=kind.__name__)
+            raise wrong(path, field, tables.get(field), kind.__name__)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", tables["name"]):  # it names the run's folder
         raise TrainError("recipe.field", path=path, field="name", found=repr(tables["name"]), allowed="A-Z a-z 0-9 . _ -")
     for table in sorted(AIMS.keys() & tables.keys() - {objective}):
         raise TrainError("recipe.field", path=path, field="objective", found=repr(objective), allowed=table)
     if objective in TUNING and base is None:
-        raise TrainError("recipe.field", path=path, field="model.from", found="-", allowed="str")
+        raise wrong(path, "model.from", None, "str")
     if base is not None and not {"files", "source"} & tables["data"].keys():
-        raise TrainError("recipe.field", path=path, field="data.files", found="-", allowed=FILES)
+        raise wrong(path, "data.files", None, FILES)
     data = data_of(path, root, tables["data"], objective)
     check_tokenizer(path, tables["tokenizer"], isinstance(data, Texts) or objective == DISTIL)
     known(path, "train.", tables["train"], {f.name for f in (*fields(TrainSettings), *fields(RunLength))})
@@ -274,7 +275,7 @@ def check_tokenizer(path: Path, given: dict[str, Any], of_texts: bool) -> None:
         return
     for field, least in (("size", 257), *((("sample_bytes", 1),) if "sample_bytes" in given else ())):
         if type(number := given.get(field)) is not int or not least <= number < (1 << 24 if field == "size" else 1 << 40):
-            raise TrainError("recipe.field", path=path, field=f"tokenizer.{field}", found=repr(number), allowed=f"int >= {least}")
+            raise wrong(path, f"tokenizer.{field}", number, f"int >= {least}")
 
 
 def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -> Table:
@@ -290,7 +291,7 @@ def settings(path: Path, table: str, kind: type[Table], given: dict[str, Any]) -
             continue
         about = "int" if is_int else "number"
         if value is MISSING:
-            raise TrainError("recipe.field", path=path, field=f"{table}.{name}", found="-", allowed=about)
+            raise wrong(path, f"{table}.{name}", None, about)
         right = type(value) is int if is_int else type(value) in (int, float)
         high = 1.0 if name in BELOW_ONE else MOST
         if not right or not 0 <= value < high or (value == 0 and name not in FROM_ZERO | BELOW_ONE):
@@ -319,7 +320,7 @@ def train_settings(path: Path, given: dict[str, Any]) -> TrainSettings:
     if "cooldown" in given and given.get("schedule") != "wsd":
         raise TrainError("recipe.field", path=path, field="train.schedule", found=repr(given.get("schedule", "cosine")), allowed="wsd")
     if given.get("on_nan") == "skip" and given.get("skips", 0) == 0:
-        raise TrainError("recipe.field", path=path, field="train.skips", found=given.get("skips", "-"), allowed="int > 0")
+        raise wrong(path, "train.skips", given.get("skips"), "int > 0")
     if "skips" in given and given.get("on_nan") != "skip":
         raise TrainError("recipe.field", path=path, field="train.on_nan", found=repr(given.get("on_nan", ON_NAN[0])), allowed="skip")
     s = settings(path, "train", TrainSettings, given)

@@ -12,7 +12,7 @@ from pellucid.training.corpus import corpora
 from pellucid.training.invented import WORDS, Invented, most_facts
 from pellucid.training.objectives import Data
 from pellucid.training.pairs import COMPARED, Pairs
-from pellucid.training.recipe_tables import known, number, require
+from pellucid.training.recipe_tables import known, number, require, wrong
 from pellucid.training.texts import MixedSource, Texts
 
 CHAT, PREFER, REWARD, DISTIL = "chat", "prefer", "reward", "distil"
@@ -96,7 +96,7 @@ def data_of(path: Path, root: Path, given: dict[str, Any], objective: str) -> Da
         return texts_of(path, root, given, objective)
     name = given.get("folder")
     if not isinstance(name, str):
-        raise TrainError("recipe.field", path=path, field="data.folder", found=repr(name), allowed="str")
+        raise wrong(path, "data.folder", name, "str")
     if name.startswith("pellucid/") and name not in corpora():
         raise TrainError("recipe.field", path=path, field="data.folder", found=repr(name), allowed=", ".join(corpora()))
     folder = corpora().get(name, root / name)

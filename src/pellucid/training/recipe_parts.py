@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.errors import TrainError
-from pellucid.training.recipe_tables import known, number, require
+from pellucid.training.recipe_tables import known, number, require, wrong
 
 SCALES = ("alpha/r", "alpha/√r")
 
@@ -71,7 +71,7 @@ def multi_token_settings(path: Path, given: dict[str, Any]) -> MultiTokenSetting
 def adapter_settings(path: Path, given: dict[str, Any], based: bool) -> AdapterSettings:
     """Return the [adapter] table, checked. based: the recipe starts from a folder, without which this is a TrainError."""
     if not based:
-        raise TrainError("recipe.field", path=path, field="model.from", found="-", allowed="str")
+        raise wrong(path, "model.from", None, "str")
     known(path, "adapter.", given, {f.name for f in fields(AdapterSettings)})
     rank, alpha, targets = given.get("rank"), given.get("alpha", 1), given.get("targets", ["*"])
     right = {

@@ -100,11 +100,18 @@ def known(path: Path, table: str, table_given: dict[str, Any], allowed: set[str]
         raise TrainError("recipe.unknown", path=path, field=table + field, allowed=", ".join(sorted(allowed)))
 
 
+def wrong(path: Path, field: str, value: object, allowed: str) -> TrainError:
+    """Return the fault of a field whose value is not allowed, or that is missing: None."""
+    if value is None:
+        return TrainError("recipe.missing", path=path, field=field, allowed=allowed)
+    return TrainError("recipe.field", path=path, field=field, found=repr(value), allowed=allowed)
+
+
 def require(path: Path, table: str, given: Mapping[str, Any], checks: Check) -> None:
     """Raise TrainError for the first field of a table that is not sound."""
     for field, (sound, allowed) in checks.items():
         if not sound:
-            raise TrainError("recipe.field", path=path, field=f"{table}.{field}", found=repr(given.get(field)), allowed=allowed)
+            raise wrong(path, f"{table}.{field}", given.get(field), allowed)
 
 
 def number(value: object, least: float, most: float = 2.0**31) -> bool:
