@@ -36,6 +36,7 @@ NOT_FAMILIES = {
     ),
 }
 DASHED = {
+    "modernbert_decoder": "modernbert-decoder",
     "openai_gpt": "openai-gpt",
     "xlm_roberta": "xlm-roberta",
 }  # {file: model type}, where a Python file cannot be named after its model type

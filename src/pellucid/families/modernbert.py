@@ -34,23 +34,29 @@ def attention(hf: Fields) -> list[c.Attention]:
 
 
 def config(hf: Fields) -> c.Config:
+    return headed(hf, body(hf, attention(hf)), not encoder_fields.bare(hf))
+
+
+def body(hf: Fields, attns: list[c.Attention]) -> c.Config:
+    """Return the config of the blocks, each with its attention."""
     hf.read |= set(SILENT.split())
-    hf.fixed("tie_word_embeddings", True)
-    hf.fixed("decoder_bias", True)
-    act = hf.choice("hidden_activation", ACTS, "gelu")
-    mlp = c.Mlp(hf.integer("intermediate_size"), act, bias=hf.flag("mlp_bias", False))
-    orders = ("half" if i == 0 else "pre" for i in range(hf.integer("num_hidden_layers", high=100_000)))
-    cfg = c.Config(
+    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_activation", ACTS, "gelu"), bias=hf.flag("mlp_bias", False))
+    return c.Config(
         vocab=hf.integer("vocab_size"),
         width=hf.integer("hidden_size"),
-        layers=tuple(c.Layer(attn, mlp, order=order) for attn, order in zip(attention(hf), orders, strict=True)),
+        layers=tuple(c.Layer(attn, mlp, order="pre" if i else "half") for i, attn in enumerate(attns)),
         eps=hf.number("norm_eps", 1e-5),
         norm="layer" if hf.flag("norm_bias", False) else "layer, no bias",
         embed_norm=True,
         context=hf.maybe("max_position_embeddings"),
     )
+
+
+def headed(hf: Fields, cfg: c.Config, head: bool) -> c.Config:
+    """Return `cfg` with the head that hf tells of, or without one."""
+    hf.fixed("tie_word_embeddings", True)
+    hf.fixed("decoder_bias", True)
     bias, act = hf.flag("classifier_bias", False), hf.choice("classifier_activation", ACTS, "gelu")
-    head = not encoder_fields.bare(hf)
     return replace(encoder_fields.ending(cfg, head, pooler=False), transform=act if head else None, transform_bias=bias)
 
 
