@@ -1,0 +1,34 @@
+"""nomic_bert, tiny."""
+
+from kinds import Kind
+
+KIND = Kind(
+    tiny={
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+        "pad_token_id": 0,
+    },
+    quirks={
+        "plain": {},
+        "wide heads, one kind": {"num_attention_heads": 2, "head_dim": 12, "type_vocab_size": 1, "layer_norm_eps": 0.01},
+        "gelu, quick turns": {"hidden_act": "gelu", "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
+    },
+    changes=(
+        ("plain", {"hidden_act": "gelu"}),
+        ("plain", {"layer_norm_eps": 1.1e-06}),
+        ("plain", {"rope_parameters": {"rope_type": "default", "rope_theta": 900.0}}),
+    ),
+    refused=(
+        ("plain", {"prenorm": True}, "prenorm"),
+        ("plain", {"rotary_scaling_factor": 2}, "rotary_scaling_factor"),
+        ("plain", {"num_experts": 8}, "num_experts"),
+        ("plain", {"n_embd": 64}, "hidden_size == n_embd"),
+        ("plain", {"activation_function": "gelu"}, "swiglu"),
+    ),
+    task="MaskedLM",
+    reads=("eos_token_id",),  # one id alone
+)
