@@ -89,7 +89,7 @@ WRONG: list[tuple[str, str, str | None, str]] = [
     ("recipe.field", "data.source", None, "[]"),
     ("recipe.field", "data.source.weight", None, '[{files = ["b.jsonl"], weight = 0}]'),
     ("recipe.field", "data.source.weight", None, '[{files = ["b.jsonl"], weight = "2"}]'),
-    ("recipe.field", "data.source.files", None, "[{weight = 1}]"),
+    ("recipe.missing", "data.source.files", None, "[{weight = 1}]"),
     ("recipe.near", "data.source.weight", None, '[{files = ["b.jsonl"], wieght = 1}]'),
     ("data.sources", "b.jsonl", None, '[{files = ["b.jsonl"]}, {files = ["*.jsonl"]}]'),
     ("data.none", "gone/*.txt", None, '[{files = ["b.jsonl"]}, {files = ["gone/*.txt"]}]'),
