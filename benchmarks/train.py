@@ -328,9 +328,10 @@ def rows(a: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
         if not a.only or name in a.only:
             with tempfile.TemporaryDirectory() as folder:
                 yield name, measure(a, Path(folder))
-    for name, own in CAMPAIGNS.items():
-        yield name, counted(own)
-    yield "formulas.trl", beside_trl()
+    if not a.only or "campaigns" in a.only:  # else they would be stamped with a commit that they did not run at
+        for name, own in CAMPAIGNS.items():
+            yield name, counted(own)
+        yield "formulas.trl", beside_trl()
 
 
 def specimen(run: Path) -> dict[str, Any]:
