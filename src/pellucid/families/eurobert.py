@@ -5,27 +5,17 @@ from dataclasses import replace
 
 from pellucid import config as c
 from pellucid.families import encoder_fields, llama
-from pellucid.families.acts import ACTS
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
 from pellucid.families.names import prefixed
 
-SILENT = {
-    "classifier_pooling",
-    "clf_pooling",
-    "bos_token",
-    "eos_token",
-    "mask_token",
-    "pad_token",
-}  # of heads that sort texts; texts of ids
+SILENT = "bos_token classifier_pooling clf_pooling eos_token mask_token pad_token"  # texts of special ids; heads that sort texts
 
 
 def config(hf: Fields) -> c.Config:
-    hf.read |= SILENT
-    attn, bias = replace(llama.attention(hf), causal=False), hf.flag("mlp_bias", False)
-    mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"), bias=bias)
-    cfg = llama.decoder(hf, (c.Layer(attn, mlp),) * hf.integer("num_hidden_layers", high=100_000), eps=1e-5)
-    return headed(replace(cfg, head_bias=bias), not encoder_fields.bare(hf))
+    hf.read |= set(SILENT.split())
+    cfg = llama.config(hf, causal=False, eps=1e-5)
+    return headed(replace(cfg, head_bias=hf.flag("mlp_bias", False)), not encoder_fields.bare(hf))
 
 
 def headed(cfg: c.Config, head: bool) -> c.Config:

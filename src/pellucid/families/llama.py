@@ -1,5 +1,6 @@
 """Llama 1 to 3.3 (arXiv 2302.13971, 2307.09288, 2407.21783): rotary positions, RMS norms, a gated SiLU network, grouped heads."""
 
+from dataclasses import replace
 from typing import Any
 
 from pellucid import config as c
@@ -37,9 +38,11 @@ def decoder(hf: Fields, layers: tuple[c.Layer, ...], eps: float = 1e-6) -> c.Con
     )
 
 
-def config(hf: Fields) -> c.Config:
+def config(hf: Fields, causal: bool = True, eps: float = 1e-6) -> c.Config:
+    """Return the Config of Llama's fields. causal: whether a token sees only those before it.  eps: that of a file that names none."""
+    attn = replace(attention(hf), causal=causal)
     mlp = c.Mlp(hf.integer("intermediate_size"), hf.choice("hidden_act", ACTS, "silu"), bias=hf.flag("mlp_bias", False))
-    return decoder(hf, (c.Layer(attention(hf), mlp),) * hf.integer("num_hidden_layers", high=100_000))
+    return decoder(hf, (c.Layer(attn, mlp),) * hf.integer("num_hidden_layers", high=100_000), eps)
 
 
 ENDS = (

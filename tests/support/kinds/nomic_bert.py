@@ -1,17 +1,10 @@
 """nomic_bert, tiny."""
 
 from kinds import Kind
+from kinds.bert import KIND as BERT
 
 KIND = Kind(
-    tiny={
-        "vocab_size": 97,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "max_position_embeddings": 64,
-        "pad_token_id": 0,
-    },
+    tiny=BERT.tiny,
     quirks={
         "plain": {},
         "wide heads, one kind": {"num_attention_heads": 2, "head_dim": 12, "type_vocab_size": 1, "layer_norm_eps": 0.01},
