@@ -104,7 +104,7 @@ def test_mutants(tmp_path: Path) -> None:
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize(("name", "dtype", "micro"), [*((name, "float32", 24) for name in KINDS), ("capitals", "bfloat16", 8)])
+@pytest.mark.parametrize(("name", "dtype", "micro"), [*((name, "float32", 24) for name in KINDS), ("capitals", "bfloat16", 24)])
 def test_its_memory_is_what_a_step_takes(name: str, dtype: str, micro: int, tmp_path: Path) -> None:
     """Of the step with the longest rows, a teacher's weights with it; a bill of the shortest is too small."""
     path = recipe_of(tmp_path, name, dtype=f'"{dtype}"', micro=micro, pool=16)

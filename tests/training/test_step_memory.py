@@ -102,12 +102,21 @@ def test_the_bill_is_what_is_taken(tmp_path: Path, kind: str, size: Any, dtype: 
     assert abs(predicted() / taken - 1) < WITHIN, (predicted(), taken)
 
 
-@pytest.mark.parametrize(("size", "way", "moment"), [(0, WAYS[0], "at_loss"), (1, WAYS[3], "at_backward"), (2, WAYS[0], "at_update")])
-def test_each_moment_counts(tmp_path: Path, size: int, way: Any, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "dtype", "size", "way", "moment"),
+    [
+        ("llama", "bfloat16", 0, WAYS[0], "at_loss"),
+        ("llama", "bfloat16", 1, WAYS[3], "at_backward"),
+        ("llama", "bfloat16", 2, WAYS[0], "at_update"),
+        ("gpt2", "float32", 2, WAYS[0], "at_embedding"),  # its head is the table
+        ("gpt2", "bfloat16", 2, WAYS[5], "at_embedding"),
+    ],
+)
+def test_each_moment_counts(tmp_path: Path, kind: str, dtype: str, size: int, way: Any, moment: str) -> None:
     """Without the one that sets the most the bill is less."""
-    predicted, taken = both(tmp_path, "llama", SIZES[size], "bfloat16", way)
+    predicted, taken = both(tmp_path, kind, SIZES[size], dtype, way)
     assert abs(predicted() / taken - 1) < WITHIN
-    with swapped(training_memory, moment, lambda *_: Number(0)):
+    with swapped(training_memory, moment, lambda *_: {} if moment == "at_embedding" else Number(0)):
         assert 1 - predicted() / taken > WITHIN
 
 
@@ -155,4 +164,4 @@ def test_a_recipe_s_bill_is_that_of_the_model(tmp_path: Path) -> None:
     bill, s = of_recipe.bill, of_recipe.bill.setting
     alone = billed(bill.config, bill.family, "alone", s.context, s.batch, s.weights, s.activations, plain=s.activations)
     one, other = (count.document(b, how)["training"] for b, how in ((bill, of_recipe.scenario), (alone, count.scenario(train=True))))
-    assert one == other and {"memory.at_loss", "memory.at_backward", "memory.at_update", "memory.total"} <= one.keys()
+    assert one == other and {f"memory.at_{moment}" for moment in ("loss", "backward", "embedding", "update")} <= one.keys()

@@ -92,6 +92,7 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     moments = {
         "at_loss": at_loss(bill, out, way, kept),
         "at_backward": at_backward(bill, way, kinds, kept),
+        **at_embedding(bill, way, kinds),
         "at_update": at_update(bill, way, kinds),
         **{one.name: at_extra(kinds, one, way) for one in way.extra.moments},
     }
@@ -168,14 +169,34 @@ def at_backward(bill: Bill, way: Way, kinds: Mapping[str, Number], kept: list[tu
     return total([*lasting(kinds), *((name, 1, Number(n)) for name, n in most.items())])
 
 
+def at_embedding(bill: Bill, way: Way, kinds: Mapping[str, Number]) -> dict[str, Number]:
+    """Return the bytes held as the backward pass ends, at the table of tokens, by the moment's name; nothing if its gradient comes at once.
+
+    Where the head or a second place reads it too, they are what is known of its gradient, what this place adds, and their sum; where
+    several forwards add up, all of that beside theirs.
+    """
+    table = max((c.weight.count for c in bill.weights if c.weight.parameter and c.path.startswith("embed")), default=0)
+    copies = 2 * (tied(bill) or bill.config.encoder is not None or way.extra.modules > 0) + way.summed
+    if not copies or way.rank is not None:
+        return {}
+    size = int(BYTES[bill.setting.activations])
+    temporary = Number(copies * table * size, f"{copies}·table·{size}", f"{copies}·{table:,}·{size}")
+    return {"at_embedding": total([*lasting(kinds), ("gradients", 1, kinds["gradients"]), ("temporary", 1, temporary)])}
+
+
+def tied(bill: Bill) -> bool:
+    """Return whether the head is the table of tokens."""
+    return not any(c.path.startswith("head.") for c in bill.weights)
+
+
 def gradients_of(bill: Bill, way: Way, every: int) -> dict[str, int]:
     """Return the bytes of one layer's gradients by its kind's path, and under "" those of what is behind the layers. every: of all."""
     if way.rank is not None:  # adapters, which are small, so all of them count from the first layer on
         return {"": every}
-    tied, of = not any(c.path.startswith("head.") for c in bill.weights), dict[str, int]()
+    of = dict[str, int]()
     for c in bill.weights:
         path = PLACE.fullmatch(c.path)
-        if c.weight.parameter and (path or tied or not c.path.startswith("embed")):
+        if c.weight.parameter and (path or tied(bill) or not c.path.startswith("embed")):
             name = f"{path['stack']}layers.{path['number']}" if path else ""
             of[name] = of.get(name, 0) + c.weight.count
     ahead = numbers(bill.config, way.extra.modules)

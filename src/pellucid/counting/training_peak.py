@@ -1,7 +1,8 @@
-"""The most memory that a step of training takes at once: its three largest moments, each with what is held then.
+"""The most memory that a step of training takes at once: its four largest moments, each with what is held then.
 
 at the loss                 what all layers keep, the logits and their gradients
 in a layer's backward pass  what the layers up to it keep, the gradients of those after it, and what the ops of this one need
+at the table of tokens      all gradients, and where several places read it what each adds to its own
 while weights change        all gradients, and what the optimizer needs for the largest weight
 
 What a layer's backward pass needs is seen in one on meta, where storages come and go as on a device, without numbers.

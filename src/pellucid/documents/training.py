@@ -144,6 +144,8 @@ def named(name: str) -> str:
             return say("training.bill.at_loss")
         case "at_backward":
             return say("training.bill.at_backward")
+        case "at_embedding":
+            return say("training.bill.at_embedding")
         case "at_update":
             return say("training.bill.at_update")
         case "at_reference":

@@ -22,7 +22,8 @@ MEMORY = {
     "moments": "count.train.moments", "master": "count.train.master", "copy": "count.train.copy",
     "teacher": "count.train.teacher",
     "activations": "count.train.activations", "loss": "count.train.loss",
-    "at_loss": "count.train.at_loss", "at_backward": "count.train.at_backward", "at_update": "count.train.at_update",
+    "at_loss": "count.train.at_loss", "at_backward": "count.train.at_backward",
+    "at_embedding": "count.train.at_embedding", "at_update": "count.train.at_update",
     "at_reference": "count.train.at_reference", "at_draws": "count.train.at_draws", "at_teacher": "count.train.at_teacher",
     "total": "count.train.memory",
 }  # fmt: skip
