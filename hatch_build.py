@@ -25,7 +25,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             make.build(native)
             return
-        made = make.kept(Path(self.root) / "build" / "kernels")
+        made = make.kept()
         for path in made:
             build_data["force_include"][str(path)] = str(Path("pellucid", "ops", "native", path.name))
         if made:

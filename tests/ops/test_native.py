@@ -2,6 +2,9 @@
 
 import math
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -304,6 +307,32 @@ def test_libraries_are_kept_for_their_sources(monkeypatch: pytest.MonkeyPatch, t
     assert make.kept(tmp_path) != first and len(calls) == 3
     monkeypatch.setattr(make, "compiler", lambda: None)
     assert make.kept(tmp_path) == []
+
+
+def test_two_installs_at_once_compile_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without the lock each compiles: both are in `build` together."""
+    together = threading.Barrier(2)
+
+    def build(into: Path) -> list[Path]:
+        with suppress(threading.BrokenBarrierError):
+            together.wait(0.3)
+        (into / "kernels_avx2.so").write_bytes(b"")
+        calls.append(into)
+        return [into / "kernels_avx2.so"]
+
+    monkeypatch.setattr(make, "build", build)
+    monkeypatch.setattr(make, "FLAGS", {"avx2": ()})
+    monkeypatch.setattr(make, "compiler", lambda: sys.executable)
+    calls = list[Path]()
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(make.kept, [tmp_path / "locked"] * 2)
+    assert first == second and len(calls) == 1
+    calls.clear()
+    together.reset()
+    monkeypatch.setattr("fcntl.flock", lambda *_: None)
+    with ThreadPoolExecutor(2) as pool, suppress(OSError):  # the second finds the first one's folder
+        list(pool.map(make.kept, [tmp_path / "open"] * 2))
+    assert len(calls) == 2
 
 
 def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 On x86-64: one library for AVX2, one for AVX-512, and three for AVX-512 with more: sums of bytes (VNNI), products of bf16 in vectors (BF16)
 and in tiles (AMX). On arm64: one for NEON, and one for NEON with sums of bytes (dot products). All are made from the same sources.
 `make.py wasm` compiles the kernels of a decode step to WebAssembly, for the page in one file. That library is committed, since it serves
-every machine and needs Debian's clang-16, lld-16, wasi-libc and libc++-16-dev-wasm32.
+every machine and needs Debian's clang-16, lld-16, wasi-libc and libc++-16-dev-wasm32. `make.py kept` compiles what the next wheel takes.
 
 It imports the standard library only, since the wheel's build hook runs it before anything is installed. On Linux OpenMP is compiled in but
 not linked; its symbol is found in the runtime that torch has loaded. Apple's compiler has no OpenMP: there the kernels have threads of
@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
+KEPT = HERE.parents[3] / "build" / "kernels"  # of wheels
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 VNNI = (*AVX512, "-mavx512vnni")
@@ -71,23 +72,27 @@ def build(into: Path = HERE) -> list[Path]:
         return [path for path in made if path is not None]
 
 
-def kept(folder: Path) -> list[Path]:
-    """Return this machine's libraries as they are kept in `folder` for these sources, flags and compiler; compile them if they are not."""
+def kept(folder: Path = KEPT) -> list[Path]:
+    """Return this machine's libraries as they are kept in `folder` for these sources, flags and compiler; compile them if they are not.
+
+    Where another process compiles them this one waits for it.
+    """
     if (cxx := compiler()) is None:
         return []
+    import fcntl  # of the systems that have kernels
+
     version = subprocess.run([cxx, "--version"], capture_output=True, check=False).stdout
     key = hashlib.sha256(b"\0".join((digest().encode(), repr((COMMON, FLAGS)).encode(), version))).hexdigest()[:16]
     own = folder / key
-    if not own.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=folder))
-        if len(made := build(part)) < len(FLAGS):  # nothing is kept of a compiler that refuses, beyond the wheel that is made of it
-            atexit.register(shutil.rmtree, part, ignore_errors=True)
-            return made
-        try:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not own.is_dir():
+            part = Path(tempfile.mkdtemp(dir=folder))
+            if len(made := build(part)) < len(FLAGS):  # nothing is kept of a compiler that refuses, beyond the wheel that is made of it
+                atexit.register(shutil.rmtree, part, ignore_errors=True)
+                return made
             part.rename(own)  # atomic: of all libraries or none
-        except OSError:  # another process was faster
-            shutil.rmtree(part)
     return sorted(own.iterdir())
 
 
@@ -144,6 +149,7 @@ def platform_tag(libraries: list[Path], system: str = sys.platform, machine: str
 
 
 if __name__ == "__main__":
-    libraries = [path for path in [wasm()] if path is not None] if sys.argv[1:] == ["wasm"] else build()
+    ways = {"wasm": lambda: [path for path in [wasm()] if path is not None], "kept": kept, "": build}
+    libraries = ways[" ".join(sys.argv[1:])]()
     print(*libraries, sep="\n")
     sys.exit(0 if libraries else 1)
