@@ -33,6 +33,7 @@ import torch
 from meta import commit
 from peer_process import MissingError, Peer
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pellucid import __version__, load
 from pellucid.bench.machine import cpu
@@ -98,18 +99,31 @@ def theirs(compiled: bool = False, half: bool = False) -> Callable[[], None]:
     return one
 
 
-def products() -> Callable[[], None]:
-    """Return the products of rows and matrices of a step, forward and backward, alone: no step by torch's library is faster."""
-    width, rows = SHAPE["n_embd"], BATCH * LENGTH
-    block = [(width, width)] * 4 + [(width, 4 * width), (4 * width, width)]
-    drawn = {(n, m): (torch.randn(rows, n), torch.randn(m, n), torch.randn(rows, m)) for n, m in {*block, (width, SHAPE["vocab_size"])}}
+class Products(TorchDispatchMode):
+    """The products of matrices that torch computes while it is open; called, it computes as many of the same shapes, and nothing else."""
 
-    def one() -> None:
-        for shape in [*block * SHAPE["n_layer"], (width, SHAPE["vocab_size"])]:
-            x, weight, y = drawn[shape]
-            x @ weight.t(), y @ weight, y.t() @ x
+    OPS = {"mm", "addmm", "bmm", "baddbmm"}
 
-    return one
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: dict[Any, Tensor] = {}
+        self.calls: list[tuple[Any, list[Any]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in self.OPS:
+            self.calls.append((func, [self.like(a) if isinstance(a, Tensor) else a for a in args]))
+        return func(*args, **(kwargs or {}))
+
+    def like(self, x: Tensor) -> Tensor:
+        """Return a random tensor that lies as x does, one for all such."""
+        key = x.dtype, x.shape, x.stride()
+        if key not in self.drawn:
+            self.drawn[key] = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).normal_()
+        return self.drawn[key]
+
+    def __call__(self) -> None:
+        for func, args in self.calls:
+            func(*args)
 
 
 def tokens() -> Tensor:
@@ -141,9 +155,11 @@ def in_turn(own: Callable[[], None], others: dict[str, Callable[[], None]], pair
 
 
 def speed(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Return tokens a second beside transformers, eager and compiled, and beside a step's products alone."""
-    others = {"eager": theirs(), "compiled": theirs(compiled=True), "products": products()}
-    return in_turn(ours(folder), others, a.pairs, a.steps)
+    """Return tokens a second beside transformers, eager and compiled, and beside our step's products alone, which bound it."""
+    own = ours(folder)
+    with Products() as products:
+        own()
+    return in_turn(own, {"eager": theirs(), "compiled": theirs(compiled=True), "products": products}, a.pairs, a.steps)
 
 
 def half(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -239,11 +255,19 @@ def peak(name: str) -> int:
 
 
 def capitals(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Return the tokens a second of recipes/capitals.toml on one thread, of a part of its steps."""
-    steps = 20 * a.steps
-    log = logged((ROOT / "recipes" / "capitals.toml").read_text(encoding="utf-8"), folder, steps)
-    rate = log[-1]["tokens"] / sum(entry["seconds"] for entry in log)
-    return {"tokens_per_second": round(rate, 1), "steps": steps, "ratio": round(rate / CAPITALS, 3)}
+    """Return the tokens a second of recipes/capitals.toml on one thread, of a part of its steps, and of their products alone."""
+    text, steps = (ROOT / "recipes" / "capitals.toml").read_text(encoding="utf-8"), 20 * a.steps
+    log = logged(text, folder, steps)
+    with Products() as products:
+        logged(text, folder, steps)
+    tokens = log[-1]["tokens"]
+    rates = tokens / sum(entry["seconds"] for entry in log), tokens / seconds(products, 1)
+    return {
+        "tokens_per_second": round(rates[0], 1),
+        "steps": steps,
+        "ratio": round(rates[0] / CAPITALS, 3),
+        "products_alone": {"tokens_per_second": round(rates[1], 1), "ratio": round(rates[1] / CAPITALS, 3)},
+    }
 
 
 def watching(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -251,15 +275,19 @@ def watching(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from pellucid.training.saves import save_state
 
     text, steps = (ROOT / "recipes" / "capitals.toml").read_text(encoding="utf-8"), 20 * a.steps
-    plain, watched = (logged(text + more, folder, steps) for more in ("", "\n[watch]\nevery = 4\n"))
-    of = {name: [e["seconds"] for e in watched if (e["step"] % 4 == 0) is which] for name, which in (("watched", True), ("plain", False))}
-    base = statistics.median(entry["seconds"] for entry in plain)
+    over, off = list[float](), list[float]()
+    for _ in range(a.pairs):
+        plain, watched = (logged(text + more, folder, steps) for more in ("", "\n[watch]\nevery = 4\n"))
+        of = {which: [e["seconds"] for e in watched if (e["step"] % 4 == 0) is which] for which in (True, False)}
+        over.append(statistics.median(of[True]) / statistics.median(of[False]))
+        off.append(statistics.median(of[False]) / statistics.median(e["seconds"] for e in plain))
     state = {f"w{i}": torch.randn(1 << 20) for i in range(30)}
     began = time.perf_counter()
     save_state(folder / "saves", 1, state, {}, {})
     return {
-        "watched_over_plain": round(statistics.median(of["watched"]) / statistics.median(of["plain"]), 3),
-        "off_over_plain": round(statistics.median(of["plain"]) / base, 3),
+        "watched_over_plain": round(statistics.median(over), 3),
+        "off_over_plain": round(statistics.median(off), 3),
+        "pairs": a.pairs,
         "save_seconds_per_gigabyte": round((time.perf_counter() - began) / 0.126, 2),
     }
 
