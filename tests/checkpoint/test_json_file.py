@@ -189,6 +189,18 @@ def test_what_is_sound_is_never_scanned_token_by_token(monkeypatch: pytest.Monke
     assert slow == ["deep", "infinite"]
 
 
+def test_the_quick_look_passes_nothing_unusual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it passes has no number that the expression would find; without it such a number comes to Python's parser."""
+    random.seed(1)
+    pieces = ["1", "23", "e", "E", "-", ".", "+", "true", "false", "null", " ", ",", ":", "[", "]", "NaN", "Infinity", "9" * 20, "9" * 21]
+    texts = ["".join(random.choices(pieces, k=random.randint(1, 6))) for _ in range(4000)]
+    unusual = [text for text in texts if json_file._UNUSUAL.search(text)]
+    assert len(unusual) > 500 and not any(map(json_file._usual, unusual))
+    assert sum(map(json_file._usual, texts)) > 500 and json_file._usual("{: 1, :[[,],[,]], : true, : -0.5}")
+    monkeypatch.setattr(json_file, "_usual", lambda bare: True)
+    assert parse(b"[1e999]", "f") == [float("inf")]
+
+
 def test_hostile_strings_scan_in_linear_time() -> None:
     """Two million escaped quotes in a string that never ends: a scan that starts again at each would not return."""
     with pytest.raises(PellucidError):

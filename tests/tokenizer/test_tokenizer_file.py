@@ -16,7 +16,7 @@ import transformers.models.qwen2.tokenization_qwen2
 import transformers.models.qwen3_5.tokenization_qwen3_5
 
 from pellucid.errors import TokenizerError
-from pellucid.tokenizer import chat_encoder, limited_process, tokenizer
+from pellucid.tokenizer import chat_encoder, limited_process, tokenizer, tokenizer_file
 from pellucid.tokenizer.backend import LocalEncoder, RemoteEncoder, guarded, unpublished
 from pellucid.tokenizer.patterns import PUBLISHED
 from pellucid.tokenizer.tokenizer import Tokenizer
@@ -103,6 +103,22 @@ def test_refused(kind: str, path: str, value: Any, key: str) -> None:
         Tokenizer(put(kind, path, value), "tokenizer.json")
     assert caught.value.key == key and str(caught.value).startswith("tokenizer.json: ")
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(("kind", "path", "value", "key"), [row for row in HOSTILE if "merge" in row[3]])
+def test_merges_are_looked_at_one_after_the_other_for_a_fault_alone(
+    kind: str, path: str, value: Any, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sound ones pass by their sets, the others do not; each way gives the same pairs."""
+    hostile, looks = put(kind, path, value), list[bool]()
+    sound = tokenizer_file._sound
+    monkeypatch.setattr(tokenizer_file, "_sound", lambda *given: looks.append(sound(*given)) or looks[-1])
+    with pytest.raises(TokenizerError):
+        tokenizer_file.check(hostile, "f")
+    quick = tokenizer_file.check(put(kind, "version", "1.0"), "f")
+    assert looks == [False, True]
+    monkeypatch.setattr(tokenizer_file, "_sound", lambda *given: False)
+    assert tokenizer_file.check(put(kind, "version", "1.0"), "f") == quick
 
 
 def split(pattern: str) -> Spec:

@@ -30,6 +30,7 @@ _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]|-?[0-9][0-9.eE+-]*+|
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _OTHER = re.compile(r"[^\[\]{}]+")
 _UNUSUAL = re.compile(r"[0-9.+-]++[eE][0-9.eE+-]*+|[0-9.+-]{21,}+|NaN|Infinity")  # all that may be refused, and more
+_SPACES = str.maketrans("", "", " \t\r\n")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _NAMES = {dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 
@@ -102,8 +103,15 @@ def _scan(text: str, file: str, error: ErrorType, infinite: bool = False) -> Non
     pieces = strings + sum(map(bare.count, ",[{"))
     if pieces > MOST_PIECES:
         raise error("json.pieces", file=file, count=pieces, limit=MOST_PIECES)
-    if any(_refused(number, infinite) for number in _UNUSUAL.findall(bare)) or not _shallow(_OTHER.sub("", bare)):
+    unusual = [] if _usual(bare) else _UNUSUAL.findall(bare)
+    if any(_refused(number, infinite) for number in unusual) or not _shallow(_OTHER.sub("", bare)):
         _find(text, file, error, infinite)
+
+
+def _usual(bare: str) -> bool:
+    """True if nothing in a text without strings can match _UNUSUAL, which tries every character: most files, and all tokenizers."""
+    words = bare.replace("true", "").replace("false", "").translate(_SPACES)
+    return not any(letter in words for letter in "eENI") and max(map(len, words.split(","))) <= 20
 
 
 def _shallow(brackets: str) -> bool:

@@ -7,6 +7,7 @@ import base64
 import binascii
 import math
 from collections.abc import Iterator
+from itertools import chain, repeat
 from typing import Any
 
 from pellucid.checkpoint.json_file import name_of
@@ -141,8 +142,13 @@ def _unigram(model: Spec, file: str) -> Spec:
 
 
 def _merges(merges: list[Any], vocab: Spec, prefix: str, file: str) -> list[list[str]]:
-    """Return the merges as pairs; each must join two pieces of the vocabulary to a third, else the library may panic."""
+    """Return the merges as pairs; each must join two pieces of the vocabulary to a third, else the library may panic.
+
+    Sound merges pass by a few sets; one after the other they are only looked at to locate a fault.
+    """
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    if _sound(pairs, vocab, prefix):
+        return pairs
     for index, pair in enumerate(pairs):
         if type(pair) is not list or len(pair) != 2 or not all(type(half) is str for half in pair) or not pair[1].startswith(prefix):
             raise TokenizerError("tokenizer.merge_form", file=file, index=index, found=merges[index])
@@ -152,6 +158,17 @@ def _merges(merges: list[Any], vocab: Spec, prefix: str, file: str) -> list[list
             missing = next(piece for piece in (left, right, merged) if not piece or piece not in vocab)
             raise TokenizerError("tokenizer.merge", file=file, index=index, left=left, right=right, missing=missing)
     return pairs
+
+
+def _sound(pairs: list[Any], vocab: Spec, prefix: str) -> bool:
+    """Return whether every pair is one of two pieces of the vocabulary that join to a third."""
+    if not pairs or {*map(type, pairs)} != {list} or {*map(len, pairs)} != {2}:
+        return not pairs
+    lefts, rights = zip(*pairs, strict=True)
+    if {*map(type, lefts), *map(type, rights)} != {str} or not all(map(str.startswith, rights, repeat(prefix))):
+        return False
+    joined = map(str.__add__, lefts, (right[len(prefix) :] for right in rights) if prefix else rights)
+    return all(lefts) and all(rights) and all(map(vocab.__contains__, chain(lefts, rights, joined)))
 
 
 def _added(spec: Spec, vocab: dict[str, int], file: str) -> dict[int, str]:
