@@ -7,7 +7,7 @@ setup: # an editable install: what you edit is what runs
 	pip install -e '.[docs]'
 
 test: # all tests; a folder alone: pytest tests/ops
-	pytest -n 2
+	pytest -n 3
 
 check: # what a commit must pass besides tests
 	ruff check

@@ -59,7 +59,7 @@ def astray(makefile: str, guide: str, script: str) -> Iterator[str]:
 
 def test_the_workflow_runs_what_the_script_runs() -> None:
     script = steps_of_script(read(".ci/run"))
-    assert "pytest -n 2" in script and len(script) > 8
+    assert "pytest -n 3" in script and len(script) > 8
     assert steps_of_workflow(read(".github/workflows/ci.yml")) == script
 
 
@@ -67,7 +67,7 @@ def test_another_workflow_is_seen() -> None:
     text = read(".github/workflows/ci.yml")
     script = steps_of_script(read(".ci/run"))
     assert steps_of_workflow(text.replace("      - run: mypy\n", "")) != script
-    assert steps_of_workflow(text.replace("pytest -n 2", "pytest -n 2 -x")) != script
+    assert steps_of_workflow(text.replace("pytest -n 3", "pytest -n 3 -x")) != script
     assert steps_of_workflow(text) != steps_of_script(read(".ci/run").replace("check ruff check\n", ""))
 
 
@@ -93,7 +93,7 @@ def test_tasks_are_named_and_run() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "wrong"),
-    [("docs: ", "site: ", 3), ("\tmypy\n", "\tmypy --strict\n", 1), ("\tpytest -n 2\n", "\tpytest\n", 1)],
+    [("docs: ", "site: ", 3), ("\tmypy\n", "\tmypy --strict\n", 1), ("\tpytest -n 3\n", "\tpytest\n", 1)],
 )
 def test_a_task_astray_is_seen(old: str, new: str, wrong: int) -> None:
     text = read("Makefile")

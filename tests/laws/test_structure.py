@@ -304,7 +304,7 @@ MUTANTS: list[tuple[Check, dict[str, str]]] = [
     (misdrawn, {"README.md": FENCE, IN + "ops/native/k.cpp": "", IN + "errors.py": ""}),
     (misplaced, {"README.md": "F1  ops/  x\n", "README.zh.md": "", "docs/architecture.md": "| F2 | `ops` |\n"}),
     (machines, {"docs/speed.md": "run in " + "/work" + "/main\n"}),
-    (untested, {".ci/run": "run pytest -n 2\n", "README.md": "pip install . && pytest -n 4\n", "README.zh.md": "&& pytest -n 2\n"}),
+    (untested, {".ci/run": "run pytest -n 3\n", "README.md": "pip install . && pytest -n 4\n", "README.zh.md": "&& pytest -n 3\n"}),
 ]
 SOUND: list[tuple[Check, dict[str, str]]] = [
     (
