@@ -118,7 +118,16 @@ def test_reasons_lead_to_single_tensors(api: Served) -> None:
     walk("cache.bytes_per_token")
     assert "cache.layers.3.attn" in seen
     api.wrong("/api/count/why", 400, "count.path", model="gpt2-small", path="parameters.nix")
-    api.wrong("/api/count/why", 404, "server.model", model="/etc/passwd", path="parameters.total")
+    api.wrong("/api/count/why", 404, "server.counted", model="/etc/passwd", path="parameters.total")
+
+
+def test_a_name_of_the_catalogue_is_found_as_the_terminal_finds_it(api: Served) -> None:
+    """By its alias and other spellings; another name is refused with those near it."""
+    names = "gpt2-small", "gpt2", "GPT-2 Small"
+    numbers = [api.client.get("/api/count", params={"model": name}).json()["parameters"]["total"] for name in names]
+    assert numbers == [pellucid.count("gpt2")["parameters.total"].value] * 3
+    refused = api.wrong("/api/count", 404, "server.counted", model="gpt2-smal")
+    assert "near it: gpt2-small" in str(refused) and "pellucid/capitals" in str(refused)
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "t5-small", "gpt-oss-20b", "pellucid/capitals"])

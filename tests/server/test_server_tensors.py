@@ -197,7 +197,7 @@ def test_count_is_the_commands(api: Served) -> None:
         assert formulas["parameters.total"] == pellucid.count(name, **how)["parameters.total"].formula
         accept(document, "count")
         assert document == json.loads(json.dumps(count.document(pellucid.count(name, **how))))
-    api.wrong("/api/count", 404, "server.model", model="meta-llama/Llama-3.1-8B")
+    api.wrong("/api/count", 404, "server.counted", model="meta-llama/Llama-3.1-8B")
     api.wrong("/api/count", 400, "server.field", model="gpt2-small", context="1e3")
     api.wrong("/api/count", 400, "count.device", model="gpt2-small", device="../x")
     listing = api.get("/api/catalog", "catalog")

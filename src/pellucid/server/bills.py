@@ -71,12 +71,16 @@ class Bills:
         return self.kept(("along", name, what, split, *sorted(how.items())), made)
 
     def bill(self, name: str, how: How) -> Bill:
-        """Count a model that was opened, or one of the catalogue. A RequestError for another name."""
-        if name not in self.registry.names and name not in catalog.models():
-            raise RequestError("server.model", 404, "model", found=name, known=", ".join(self.registry.names))
+        """Count a model that was opened, or one of the catalogue by its id, name or alias. A RequestError for another name."""
         if (own := self.registry.loaded.get(name)) is not None:
             return count(name, known=(own.family, own.config), **how)
-        return count(name, **how)
+        known = self.registry.names
+        if name in known:
+            return count(name, **how)
+        if (entry := catalog.find(catalog.models(), name)) is None:
+            near = catalog.nearest((*known, *catalog.models()), name)
+            raise RequestError("server.counted", 404, "model", found=name, near=", ".join(near) or "-", known=", ".join(known))
+        return count(entry["id"], **how)
 
     def kept(self, key: tuple[Any, ...], made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the answer kept under `key`, or make and keep it; the least recently used is dropped."""
