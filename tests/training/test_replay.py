@@ -274,6 +274,14 @@ def test_another_number_of_threads_is_the_runs_own(finished: Path) -> None:
 # The folder of a run.
 
 
+def test_a_run_sets_the_threads_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where none are asked for: MKL chooses its own number until one is set, as a replay does, and so had other last bits."""
+    given, setter = list[int](), torch.set_num_threads
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: given.append(n) or setter(n))
+    run_recipe(recipe_of(tmp_path, steps="1"), tmp_path / "run", False, None, silent)
+    assert given[:1] == [torch.get_num_threads()]
+
+
 def test_a_run_of_texts_comes_again(tmp_path: Path) -> None:
     """From its shards alone, also once the texts are gone; each entry is handed on."""
     entries: list[dict[str, Any]] = []

@@ -80,8 +80,7 @@ def run_recipe(
     grid = recipe.ranks
     ranks, folder = join(grid.data, grid.tensor, grid.expert, grid.shard), out or Path("runs") / recipe.name
     check_ranks(recipe)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads or torch.get_num_threads())  # until it is called MKL takes fewer as it likes, and rounds otherwise
     with stopping() as stop, ExitStack() as lock:
         with ranks.in_turn():
             make_folder(folder, resume)
