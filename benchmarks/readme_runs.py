@@ -2,7 +2,7 @@
 
     python benchmarks/readme_runs.py [--runs 4] [--lanes 2] [--folder FOLDER]
 
-A fresh environment, `pip install '.[dev]'` without constraints, then `pytest -n 3` in `lanes` clones of this checkout's commit at once: the
+A fresh environment, `pip install '.[dev]'` without constraints, then its `pytest` in `lanes` clones of this checkout's commit at once: the
 other work of each lane is the others. Each run is added to benchmarks/results/readme_runs.json as it ends, with the load that it had, the
 versions that it met and the tests that failed; "in_a_row" counts the newest runs without one, over several calls of this script.
 """
@@ -31,7 +31,7 @@ OUT = ROOT / "benchmarks" / "results" / "readme_runs.json"
 VERSIONS = "torch", "transformers", "peft", "triton", "numpy", "tokenizers", "pytest"
 ASKED = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
 LOAD_EVERY = 30  # seconds
-WORKERS = "3"
+WORKERS = re.findall(r"pytest -n (\d+)", (ROOT / "README.md").read_text(encoding="utf-8"))[0]
 LOCK = threading.Lock()
 
 
@@ -107,14 +107,8 @@ def main() -> None:
             if (packages := ROOT / "web" / "node_modules").is_dir():  # axe, which tests of the page run
                 (clone / "web" / "node_modules").symlink_to(packages)
         programs, versions = install(clones[0], folder / "environment")
-        about = {
-            "commit": commit(ROOT),
-            "cpu": cpu(),
-            "cores": os.cpu_count(),
-            "lanes": given.lanes,
-            "workers": int(WORKERS),
-            "versions": versions,
-        }
+        about = {"commit": commit(ROOT), "cpu": cpu(), "cores": os.cpu_count(), "lanes": given.lanes, "workers": int(WORKERS)}
+        about |= {"versions": versions}
         free = Queue[Path]()
         for clone in clones:
             free.put(clone)

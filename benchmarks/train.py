@@ -233,8 +233,7 @@ def capitals(a: argparse.Namespace, folder: Path) -> dict[str, Any]:
     log = logged(text, folder, steps)
     with Products() as products:
         logged(text, folder, steps)
-    tokens = log[-1]["tokens"]
-    rates = tokens / sum(entry["seconds"] for entry in log), tokens / seconds(products, 1)
+    rates = [log[-1]["tokens"] / took for took in (sum(entry["seconds"] for entry in log), seconds(products, 1))]
     return {
         "tokens_per_second": round(rates[0], 1),
         "steps": steps,

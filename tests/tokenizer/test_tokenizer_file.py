@@ -109,7 +109,7 @@ def test_refused(kind: str, path: str, value: Any, key: str) -> None:
 def test_merges_are_looked_at_one_after_the_other_for_a_fault_alone(
     kind: str, path: str, value: Any, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sound ones pass by their sets, the others do not; each way gives the same pairs."""
+    """Sound ones pass all together, the others do not; each way gives the same pairs."""
     hostile, looks = put(kind, path, value), list[bool]()
     sound = tokenizer_file._sound
     monkeypatch.setattr(tokenizer_file, "_sound", lambda *given: looks.append(sound(*given)) or looks[-1])

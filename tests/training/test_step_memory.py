@@ -120,6 +120,12 @@ def test_each_moment_counts(tmp_path: Path, kind: str, dtype: str, size: int, wa
         assert 1 - predicted() / taken > WITHIN
 
 
+@pytest.mark.parametrize(("name", "again"), [("pellucid/capitals-bert", True), ("t5-small", True), ("llama-3-8b", False)])
+def test_a_table_that_another_place_reads_has_its_moment(name: str, again: bool) -> None:
+    """BERT's head has a bias of its own beside the table."""
+    assert ("memory.at_embedding" in training(pellucid.count(name, context=16))) is again
+
+
 @pytest.mark.parametrize("layers", [2, 9])
 def test_every_layer_under_adapters_counts(layers: int) -> None:
     """The first layer keeps less, and each later one what the second keeps: at the end of the forward all of it is kept."""

@@ -176,17 +176,12 @@ def at_embedding(bill: Bill, way: Way, kinds: Mapping[str, Number]) -> dict[str,
     several forwards add up, all of that beside theirs.
     """
     table = max((c.weight.count for c in bill.weights if c.weight.parameter and c.path.startswith("embed")), default=0)
-    copies = 2 * (tied(bill) or bill.config.encoder is not None or way.extra.modules > 0) + way.summed
+    copies = 2 * (bill.config.tied or bill.config.encoder is not None or way.extra.modules > 0) + way.summed
     if not copies or way.rank is not None:
         return {}
     size = int(BYTES[bill.setting.activations])
     temporary = Number(copies * table * size, f"{copies}·table·{size}", f"{copies}·{table:,}·{size}")
     return {"at_embedding": total([*lasting(kinds), ("gradients", 1, kinds["gradients"]), ("temporary", 1, temporary)])}
-
-
-def tied(bill: Bill) -> bool:
-    """Return whether the head is the table of tokens."""
-    return not any(c.path.startswith("head.") for c in bill.weights)
 
 
 def gradients_of(bill: Bill, way: Way, every: int) -> dict[str, int]:
@@ -196,7 +191,7 @@ def gradients_of(bill: Bill, way: Way, every: int) -> dict[str, int]:
     of = dict[str, int]()
     for c in bill.weights:
         path = PLACE.fullmatch(c.path)
-        if c.weight.parameter and (path or tied(bill) or not c.path.startswith("embed")):
+        if c.weight.parameter and (path or bill.config.tied or not c.path.startswith("embed")):
             name = f"{path['stack']}layers.{path['number']}" if path else ""
             of[name] = of.get(name, 0) + c.weight.count
     ahead = numbers(bill.config, way.extra.modules)

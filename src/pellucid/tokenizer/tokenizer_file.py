@@ -144,7 +144,7 @@ def _unigram(model: Spec, file: str) -> Spec:
 def _merges(merges: list[Any], vocab: Spec, prefix: str, file: str) -> list[list[str]]:
     """Return the merges as pairs; each must join two pieces of the vocabulary to a third, else the library may panic.
 
-    Sound merges pass by a few sets; one after the other they are only looked at to locate a fault.
+    Sound merges pass all together; one after the other they are only looked at to locate a fault.
     """
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
     if _sound(pairs, vocab, prefix):
@@ -162,8 +162,10 @@ def _merges(merges: list[Any], vocab: Spec, prefix: str, file: str) -> list[list
 
 def _sound(pairs: list[Any], vocab: Spec, prefix: str) -> bool:
     """Return whether every pair is one of two pieces of the vocabulary that join to a third."""
-    if not pairs or {*map(type, pairs)} != {list} or {*map(len, pairs)} != {2}:
-        return not pairs
+    if not pairs:
+        return True
+    if {*map(type, pairs)} != {list} or {*map(len, pairs)} != {2}:
+        return False
     lefts, rights = zip(*pairs, strict=True)
     if {*map(type, lefts), *map(type, rights)} != {str} or not all(map(str.startswith, rights, repeat(prefix))):
         return False
