@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 
 import pellucid
 from browser import Tab
+from pellucid import catalog
 from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents import count
@@ -138,6 +139,16 @@ def test_curves_are_counted_at_every_point(tab: Tab, along: str, curve: str, num
         assert int(value) == int(pellucid.count(model, **how | {along: point})[number])
     undisclosed = phrases("en")["page.budget.undisclosed"]
     assert undisclosed in tab.page.inner_text("[data-column='gpt-4']") and f"GPT-4: {undisclosed}" in tab.page.inner_text("main")
+
+
+def test_an_alias_is_its_model_of_the_catalogue(tab: Tab) -> None:
+    """Its column has the entry's name and source, and the list of models the entry."""
+    entry = catalog.models()["gpt2-small"]
+    tab.go(view="budget", budget="of:gpt2 context:512")
+    tab.page.wait_for_selector(f"text={entry['source']}")
+    assert tab.page.inner_text("[data-column='gpt2'] > span:first-child") == entry["name"]
+    label = phrases("en")["page.budget.of"]
+    assert tab.page.locator(f"label:has-text('{label}') > select").first.input_value() == entry["id"]
 
 
 def test_times_are_drawn_on_a_device_and_over_devices(tab: Tab) -> None:
