@@ -1,6 +1,8 @@
 """Tokens a second of one request on the shapes of GPT-2, Qwen2.5-0.5B and Qwen3.5-0.8B, beside transformers and llama.cpp, in pairs.
+Beside ik_llama.cpp too, if its `llama-bench` is given (built from its repository: cmake, `make llama-bench`).
 
     python benchmarks/decode.py [--shape gpt2 qwen2 qwen3_5] [--held bfloat16 float32 int8 int4] [--pairs 5] [--threads 2] [--new 128]
+    python benchmarks/decode.py --ik llama-bench
     python benchmarks/decode.py --outside       # only what a token takes outside the kernels, in single steps and in bursts; a minute
     python benchmarks/decode.py --busy          # only steps beside a busy process for each thread, on all threads and on those chosen
     python benchmarks/decode.py --kv 4096       # only steps after that many tokens, keys and values in int8 beside plain ones, in pairs
@@ -21,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -54,6 +57,19 @@ def bytes_per_token(model: Decoder, length: int) -> dict[str, int]:
     specs = [layer.attn for layer in model.config.layers]
     row = sum(2 * a.kv_heads * a.width for a in specs if isinstance(a, c.Attention)) * model.embed.weight.element_size()
     return {"weights": sum(held.values()), "cache": length * row, "states": sum(8 * a.state for a in specs)}
+
+
+def ik_turn(program: Path, path: Path, threads: int, more: tuple[str, ...], ids: list[int], new: int) -> tuple[str, Turn]:
+    """Return a turn of ik_llama.cpp's own benchmark on random tokens, its second one of two: the first finds memory untouched."""
+    after = ("-gp", f"{len(ids)},{new - 1}") if new > 1 else ()
+    words = ["-m", path, "-t", threads, "-r", 2, "-o", "json", "-p", len(ids), "-n", 0, *after]
+
+    def turn() -> tuple[list[int], float, float]:
+        done = subprocess.run([program, *map(str, words), *more], capture_output=True, text=True, check=True)
+        prompt, *rest = (test["samples_ns"][-1] / 1e9 for test in json.loads(done.stdout))
+        return [], prompt + sum(rest), sum(rest)
+
+    return f"ik_llama.cpp{', repacked' if more else ''}", turn
 
 
 def agree(a: list[int], b: list[int]) -> int:
@@ -115,7 +131,7 @@ def outside_alone(shape: Any, held: WeightFormat, new: int) -> dict[str, Any]:
     return {"shape": shape.name, "held": held.name, "seconds_outside_kernels": outside(engine, ids, new)}
 
 
-def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, folder: Path) -> dict[str, Any]:
+def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, folder: Path, ik: Path | None) -> dict[str, Any]:
     net = shape.theirs(held.dtype)
     model = shape.ours(net, held.dtype)
     draw, missing = torch.Generator().manual_seed(7), None
@@ -126,6 +142,8 @@ def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, fol
         peers.append(lambda ids, new: ("transformers", their_turn(net, ids, new)))
     try:
         gguf_file(shape, model, held.name, path)
+        if ik is not None:
+            peers += [partial(ik_turn, ik, path, threads, more) for more in ((), ("-rtr", "1"))]
         llama_turn(path, threads, shape.vocab, ids, new)
         peers.append(lambda ids, new: ("llama.cpp", llama_turn(path, threads, shape.vocab, ids, new)))
     except (ImportError, RuntimeError, UseError) as error:
@@ -165,7 +183,7 @@ def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, fol
         "bound_over_peer": {name: bound / r["decode"] for name, r in rate.items() if name != "pellucid"},
         "seconds_outside_kernels": outside(engine, ids, new),
         "calls_in_plan": len(plan.calls) if plan else 0,
-        "first_tokens_alike": {name: agree(texts["pellucid"], text) for name, text in texts.items() if name != "pellucid"},
+        "first_tokens_alike": {name: agree(texts["pellucid"], text) for name, text in texts.items() if text and name != "pellucid"},
         "llama_cpp_missing": missing,
     }
 
@@ -271,6 +289,7 @@ def main() -> None:
     ask.add_argument("--new", type=int, default=128)
     ask.add_argument("--shape", nargs="+", default=[*SHAPES], choices=SHAPES)
     ask.add_argument("--held", nargs="+", default=[*GGUF], choices=GGUF)
+    ask.add_argument("--ik", type=Path, metavar="LLAMA_BENCH", help="ik_llama.cpp's own benchmark, to run beside us")
     ask.add_argument("--outside", action="store_true")
     ask.add_argument("--busy", action="store_true")
     ask.add_argument("--kv", type=int, metavar="CONTEXT")
@@ -292,7 +311,7 @@ def main() -> None:
                 result = in_two_formats(SHAPES[shape], WeightFormat(name), a.kv, a.new, a.pairs)
                 print(shape, name, f"int8 over plain {result['int8_over_plain']:.2f}", result["bytes_a_row"], flush=True)
             else:
-                result = case(SHAPES[shape], WeightFormat(name), a.pairs, a.threads, a.new, Path(folder))
+                result = case(SHAPES[shape], WeightFormat(name), a.pairs, a.threads, a.new, Path(folder), a.ik)
                 told(result)
             report["cases"].append(result)
     a.out.mkdir(parents=True, exist_ok=True)
