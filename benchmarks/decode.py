@@ -142,7 +142,7 @@ def case(shape: Any, held: WeightFormat, pairs: int, threads: int, new: int, fol
         peers.append(lambda ids, new: ("transformers", their_turn(net, ids, new)))
     try:
         gguf_file(shape, model, held.name, path)
-        if ik is not None:
+        if ik is not None and shape is not SHAPES["gpt2"]:  # which it does not run: no tied head, no epsilon of a LayerNorm
             peers += [partial(ik_turn, ik, path, threads, more) for more in ((), ("-rtr", "1"))]
         llama_turn(path, threads, shape.vocab, ids, new)
         peers.append(lambda ids, new: ("llama.cpp", llama_turn(path, threads, shape.vocab, ids, new)))
