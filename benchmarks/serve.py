@@ -1,12 +1,14 @@
 """Many requests at once at Qwen2.5-0.5B's shape in bf16, beside transformers; a shared beginning; and what watching one of many costs.
 
-    python benchmarks/serve.py [--pairs 5] [--threads 2] [--only crowd|prefix|watching] [--quick] [--out FILE]
+    python benchmarks/serve.py [--requests 16] [--pairs 5] [--threads 2] [--only crowd|arrival|prefix|watching] [--quick] [--out FILE]
 
 16 mixed requests, 2,297 tokens in and 1,145 out, their lengths drawn from a seed: our engine, transformers' generate over a padded batch,
-its continuous batching and llama.cpp's server, in alternating turns of one run. Then 1,024 tokens that the prefix cache knows and 16 new
-ones, beside a bare forward of 16 rows at that context. Then a crowd's step while one of it is watched, and 30 pairs of steps that nobody
-watches. Random weights, the same numbers for all; the bound comes first. --quick: small shapes, to see that it runs.
-Writes benchmarks/results/serve.json after each of the three; --only measures one anew and keeps what the file tells of the others.
+its continuous batching and llama.cpp's server, in alternating turns of one run; --requests 64 has four times as many. Then a prompt of
+2,048 tokens that arrives while four texts decode: what they wait for their tokens, with the limit of `pellucid serve` and without one.
+Then 1,024 tokens that the prefix cache knows and 16 new ones, beside a bare forward of 16 rows at that context. Then a crowd's step while
+one of it is watched, and 30 pairs of steps that nobody watches. Random weights, the same numbers for all; the bound comes first.
+--quick: small shapes, to see that it runs.
+Writes benchmarks/results/serve.json after each of the four; --only measures one anew and keeps what the file tells of the others.
 """
 
 import argparse
@@ -37,9 +39,10 @@ from pellucid.engine.memory import PAGE
 from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.transformer import Decoder
+from pellucid.server.openai.served_model import STALL
 
 HERE = Path(__file__).parent
-PARTS = ["crowd", "prefix", "watching"]
+PARTS = ["crowd", "arrival", "prefix", "watching"]
 SEED = 3
 Texts = list[list[int]]
 Turn = Callable[[], tuple[float, Texts]]  # seconds, and what each request got
@@ -169,6 +172,43 @@ def crowd(model: Decoder, net: Any, llama: Server | None, asked: list[Request], 
     }  # fmt: skip
 
 
+def arrival(model: Decoder, long: int, texts: int, new: int, pairs: int) -> dict[str, Any]:
+    """Seconds between the moments in which a text gets tokens, before and while a prompt of `long` tokens is read; and to its first."""
+    out: dict[str, Any] = {"prompt": long, "texts": texts, "pairs": pairs, "turns": {"stall 2": [], "no limit": []}}
+    draw = torch.Generator().manual_seed(2)
+
+    def turn(stall: float | None) -> dict[str, Any]:
+        limits = SchedulerLimits(512, texts + 1, texts + 1, stall=stall)
+        engine = Engine.of(model, (texts + 1) * (long + new), limits, prefix_cache=False)
+        for ids in torch.randint(model.config.vocab, (texts, PAGE), generator=draw).tolist():
+            engine.submit(Request(tuple(ids), new))
+        number, waits, asked, first = -1, {False: list[float](), True: list[float]()}, 0.0, 0.0
+        last: dict[int, float] = {}
+        while not first and not engine.idle:
+            if len(waits[False]) >= 32 * texts and number < 0:
+                number = engine.submit(Request(tuple(torch.randint(model.config.vocab, (long,), generator=draw).tolist()), 1))
+                asked = time.perf_counter()
+            got = {output.request for output in engine.step() if output.token is not None}
+            now = time.perf_counter()
+            first = now - asked if number in got else 0.0
+            for r in got - {number}:
+                if r in last:
+                    waits[number >= 0].append(now - last[r])
+                last[r] = now
+        middle, *_, p99 = (statistics.median(waits[True]), *statistics.quantiles(waits[True], n=100))
+        return {"before": statistics.median(waits[False]), "median": middle, "p99": p99, "first": first, "waits": len(waits[True])}
+
+    ways = {"stall 2": STALL, "no limit": None}
+    for i in range(pairs + 1):
+        for name in list(ways) if i % 2 == 0 else list(ways)[::-1]:
+            out["turns"][name].append(turn(ways[name]))
+    for name, turns in out["turns"].items():
+        del turns[0]  # it warms up
+        out[name] = {what: statistics.median(t[what] for t in turns) for what in turns[0]}
+        out[name] |= {"p99_over_before": statistics.median(t["p99"] / t["before"] for t in turns)}
+    return out
+
+
 def prefix(model: Decoder, net: Any, llama: Server | None, known: int, new: int, pairs: int) -> dict[str, Any]:
     """The first token after a long beginning and a few new tokens: cold, warm, and a bare forward of the new rows at that context."""
     ours = first(model, known + new, runs=pairs)
@@ -258,6 +298,7 @@ def watching(model: Decoder, count: int, known: int, pairs: int) -> dict[str, An
 
 def main() -> None:
     ask = argparse.ArgumentParser()
+    ask.add_argument("--requests", type=int, default=16)
     ask.add_argument("--pairs", type=int, default=5)
     ask.add_argument("--threads", type=int, default=2)
     ask.add_argument("--only", choices=PARTS)
@@ -267,7 +308,8 @@ def main() -> None:
     torch.set_num_threads(a.threads)
     transformers.logging.set_verbosity_error()
     shape = Small() if a.quick else Qwen2()
-    count, read, written, known, watched = (6, 120, 60, 128, 3) if a.quick else (16, 2297, 1145, 1024, 30)
+    count, read, written, known, watched = (6, 120, 60, 128, 3) if a.quick else (a.requests, 2297, 1145, 1024, 30)
+    read, written = (n if a.quick else n * count // 16 for n in (read, written))
     wanted = [a.only] if a.only else PARTS
     report: dict[str, Any] = json.loads(a.out.read_text()) if a.only and a.out.exists() else {}
     report |= {"schema": 2, "benchmark": "serve", "shape": shape.name, "dtype": "bfloat16", "quick": a.quick}
@@ -297,6 +339,9 @@ def main() -> None:
             found["share_of_bound"] = found["useful_tokens_per_second"]["pellucid"] / found["bound"]["tokens_per_second"]
             write("crowd", found)
             told(report, "crowd", "bound", "useful_tokens_per_second", "ratio_per_pair_median", "share_of_bound", "texts_alike", "missing")
+        if "arrival" in wanted:
+            write("arrival", arrival(model, 2 * known, 4, 6 * known, a.pairs))
+            told(report, "arrival", "stall 2", "no limit")
         if "prefix" in wanted:
             write("prefix", prefix(model, net, llama, known, 16, a.pairs))
             told(report, "prefix", "median", "warm_over_bare", "cold_over_warm", "against_transformers", "against_llama_server")

@@ -39,6 +39,7 @@ from pellucid.batch.inference_mode import lasting
 from pellucid.batch.states import stateful
 from pellucid.engine.allowed import allowed, likeliest_is_chosen, prepare_masks
 from pellucid.engine.bursts import steps_alone
+from pellucid.engine.chunk_size import ChunkSize
 from pellucid.engine.determinism import require
 from pellucid.engine.draft import Draft
 from pellucid.engine.forward import Forward, first_nonfinite
@@ -85,7 +86,7 @@ class Engine:
     ) -> None:
         self.run = run
         self.storage = storage
-        self.limits = limits
+        self.limits, self.chunk_size = limits, ChunkSize(limits.rows, limits.stall)
         self.capacity = capacity
         self.validate = validate
         self.diagnose = diagnose
@@ -235,14 +236,15 @@ class Engine:
         self.unfinished = True
         if self.speculates:
             self.propose(self.queue.running, self.draft)
-        chunks = schedule(self.queue, self.storage, self.limits)
-        if chunks:
+        if chunks := schedule(self.queue, self.storage, self.limits, self.chunk_size.rows):
+            timing = self.chunk_size.begin(chunks)
             self.allow_burst(chunks)
             logits = self.run(chunks)
             prepare_masks(chunks, logits)
             for s, rows in chunks.items():
                 s.edited |= edits(s.key)  # then its rows serve no other request
                 self.process_logits(s, rows, logits[s])
+            self.chunk_size.end(timing)
         self.unfinished = False
 
     def allow_burst(self, chunks: Mapping[Sequence, int]) -> None:

@@ -19,6 +19,7 @@ class SchedulerLimits:
     """The limits of a step. rows: in one step.  running: sequences at once.  waiting: requests in the queue.  burst: steps at once.
 
     whole_prompts: True if a prompt runs in one step, and no two share one.
+    stall: a step with a prompt's chunk takes at most this many times as long as one in which all decode (chunk_size.py); None: any.
     """
 
     rows: int = 512
@@ -26,6 +27,7 @@ class SchedulerLimits:
     waiting: int = 1024
     whole_prompts: bool = False
     burst: int = 8
+    stall: float | None = None
 
 
 class Storage(Protocol):
@@ -82,8 +84,11 @@ class Queue:
     accepted: int = 0
 
 
-def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits) -> dict[Sequence, int]:
-    """Choose the next step's rows, {sequence: rows}, and reserve their pages. Moves sequences between running and waiting."""
+def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits, chunk: int | None = None) -> dict[Sequence, int]:
+    """Choose the next step's rows, {sequence: rows}, and reserve their pages. Moves sequences between running and waiting.
+
+    chunk: the most rows of prompts beside sequences that decode; None: those that `limits` leaves.
+    """
     chunks, left = dict[Sequence, int](), limits.rows
 
     def preempt() -> Sequence:
@@ -116,11 +121,13 @@ def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits) -> dict[Se
             if s.proposed and not (left > len(s.proposed) and storage.can_grow(s.key, s.stored + 1 + len(s.proposed))):
                 s.proposed = []  # no page is taken from another text for them
             add(s, 1 + len(s.proposed))
+    if chunk is not None and any(s.written for s in chunks):
+        left = min(left, chunk)
     for s in began:
         if s.pending > 1 and s in queue.running and left > 0 and (s.request.watched is not None or not runs_whole(s, limits)):
             add(s, s.pending if runs_whole(s, limits) else min(s.pending, left))
     if len(queue.running) == len(began):  # else a sequence has just been preempted, and a new one would take its pages
-        admit(queue, storage, limits, chunks)
+        admit(queue, storage, limits, chunks, left)
     if any(s.pending > 1 or not s.written for s in chunks):  # proposals are for steps in which every sequence decodes
         for s in chunks:
             s.proposed = []
@@ -128,12 +135,11 @@ def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits) -> dict[Se
     return chunks
 
 
-def admit(queue: Queue, storage: Storage, limits: SchedulerLimits, chunks: dict[Sequence, int]) -> None:
-    """Admit waiting sequences in order while the pages hold their tokens plus one.
+def admit(queue: Queue, storage: Storage, limits: SchedulerLimits, chunks: dict[Sequence, int], left: int) -> None:
+    """Admit waiting sequences in order while the pages hold their tokens plus one, for at most `left` rows.
 
     A lone sequence needs pages for its next chunk only: layers with a window give pages back from chunk to chunk.
     """
-    left = limits.rows - sum(chunks.values())
     while queue.waiting and left > 0:
         s = queue.waiting[0]
         if queue.running and sum(1 + r.siblings for r in (*queue.running, s)) > limits.running:

@@ -29,6 +29,7 @@ from pellucid.server.openai.prometheus import ModelCounters
 
 Timed = tuple[Output, float | None]  # and when its request first ran
 TOKENS = 65_536  # of all texts at once; on a CPU memory is taken as it is written
+STALL = 2.0  # times as long as a step in which all decode: what a step with a chunk of a prompt takes at most
 
 
 class ServedModel:
@@ -67,7 +68,7 @@ class ServedModel:
         self.longest = cfg.positions or cfg.context or TOKENS
         self.thread: EngineThread | None = None
         if not isinstance(model.module, Encoder):
-            limits = SchedulerLimits(waiting=waiting)
+            limits = SchedulerLimits(waiting=waiting, stall=STALL)
             proposes = draft_for(model, draft) if speculate else None
             size = tokens or max(TOKENS, self.longest)
             engine = Engine.of(model.module, size, limits, deterministic=deterministic, draft=proposes, kv=kv)
