@@ -121,6 +121,24 @@ def judge_verdict(capsys: Captured, model: str, options: str, fits: bool, langua
     assert first.rstrip(".").endswith(phrases(language)["count." + max(by, key=lambda one: by[one])])
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_column_of_the_bounds_has_a_heading(language: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a bill tells the bytes of weights and of the cache apart."""
+    monkeypatch.setenv("COLUMNS", "300")
+    command = ["count", "gpt2-xl", "--device", "rtx4090", "--context", "1024", "--lang", language]
+    text = run(capsys, *command)[1]
+    report = json.loads(run(capsys, *command, "--json")[1])["bounds"]
+    words = phrases(language)
+    assert words["count.fits"].format(
+        weights=scaled(report["weights"], "B"), cache=scaled(report["cache"], "B"), memory=scaled(report["memory"], "B")
+    ) in text  # fmt: skip
+    tables = [table for table in re.split(r"\n(?! {2})", text) if "FLOP/B" in table]
+    assert len(tables) == 2
+    for table in tables:
+        head, *rows = ([cell for cell in re.split(r" {2,}", line.strip()) if cell] for line in table.splitlines()[1:])
+        assert len(rows) == 4 and {len(row) for row in rows} == {len(head)} == {8}
+
+
 def say_in(language: str, fits: bool) -> str:
     """Return the words of a verdict."""
     return {"en": ("does not fit on", "fits on"), "zh": ("放不下", "放得下")}[language][fits]

@@ -149,3 +149,21 @@ def test_the_cache_of_a_source_is_counted(tab: Tab) -> None:
     assert f"{total:,}" in tab.page.inner_text("[data-source-bytes]")
     assert tab.page.inner_text("tr[data-step='0'] [data-rows]") == f"{len(run.ids)} + 1"
     assert f"{len(run.ids)}" in tab.page.inner_text(".sentence")
+
+
+CONTROLS = """() => {
+  const picture = document.querySelector("main svg, main canvas, main [data-part]");
+  const before = [...document.querySelectorAll("main :is(input, select)")].filter(
+    (e) => e.checkVisibility() && picture.compareDocumentPosition(e) & Node.DOCUMENT_POSITION_PRECEDING);
+  return before.length;
+}"""
+
+
+def test_settings_that_few_need_stand_folded(tab: Tab) -> None:
+    """Few fields come before the first picture; the others do if one of them is set."""
+    tab.go(view="budget", budget="of:gpt2-small")
+    tab.page.wait_for_selector("[data-part]")
+    few = tab.page.evaluate(CONTROLS)
+    tab.go(view="budget", budget="of:gpt2-small train:true")
+    tab.page.wait_for_selector("[data-part]")
+    assert few <= 12 and tab.page.evaluate(CONTROLS) >= few + 5

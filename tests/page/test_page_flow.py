@@ -33,6 +33,26 @@ DRAWN = """() => {
   };
 }"""
 
+# Words that a stem's line runs through: those without a background between them and the lines, which lie behind.
+CROSSED = """() => {
+  const river = document.querySelector(".river"), svg = river.querySelector("svg"), origin = svg.getBoundingClientRect(), words = [];
+  const clear = s => s.backgroundColor === "rgba(0, 0, 0, 0)" && s.backgroundImage === "none";
+  const open = e => e === river || (clear(getComputedStyle(e)) && open(e.parentElement));
+  const texts = document.createTreeWalker(river, NodeFilter.SHOW_TEXT), range = document.createRange();
+  for (let t; (t = texts.nextNode()); ) {
+    if (!t.nodeValue.trim() || !t.parentElement.checkVisibility() || svg.contains(t) || !open(t.parentElement)) continue;
+    range.selectNodeContents(t);
+    for (const b of range.getClientRects()) words.push({ text: t.nodeValue.trim(), b });
+  }
+  const crossed = new Set();
+  for (const p of svg.querySelectorAll("path.wide"))
+    for (let n = 0; n <= p.getTotalLength(); n += 3) {
+      const at = p.getPointAtLength(n), x = at.x + origin.left, y = at.y + origin.top;
+      for (const { text, b } of words) if (x > b.left && x < b.right && y > b.top && y < b.bottom) crossed.add(text);
+    }
+  return [...crossed];
+}"""
+
 
 def apart(point: list[float], card: dict[str, Any]) -> float:
     """Return the pixels from a point to a card's edge, 0 within it."""
@@ -110,6 +130,19 @@ def test_so_it_does_where_there_are_shapes_alone(browser: Browser) -> None:
             tab.page.set_viewport_size({"width": width, "height": 900})
             made = run_of(tab)
             assert len(made) > 100 and complaints(tab.page, made) == []
+
+
+@pytest.mark.parametrize("name", ["pellucid/capitals-deepseek", "pellucid/capitals-t5", "pellucid/reader"])
+@pytest.mark.parametrize("width", [390, 320])
+@pytest.mark.quick(3)
+def test_no_stem_runs_through_words(tab: Tab, name: str, width: int) -> None:
+    tab.page.set_viewport_size({"width": width, "height": 900})
+    run_of(tab, model=name)
+    for opens in (False, True):
+        fold(tab.page, opens)
+        assert tab.page.evaluate(CROSSED) == [], opens
+    tab.page.evaluate("document.querySelectorAll('.river *').forEach((e) => { e.style.background = 'none'; })")
+    assert tab.page.evaluate(CROSSED) != []
 
 
 MUTANTS = {
