@@ -183,7 +183,7 @@ template <int BITS, class T>
 static void byte_linear(const BlockLinear<T>& a, i64 chunk, Work& work) {
   using X = Rounded<BITS>;
   const i64 last = a.rows % HEIGHT, tiled = last <= FEW_ROWS<BITS> ? a.rows - last : a.rows;
-  ByteRoom<X> room(tiled, parts(a.k, GROUP), parts(a.k, X::WEIGHTS));
+  ByteRoom room(tiled, parts(a.k, GROUP));
   X x(a.k, a.rows, room.floats());
   room.lie_at(x.codes(a.rows));
   for (i64 r = 0; r < a.rows; r++) x.fill(r, a.x + r * a.k);
