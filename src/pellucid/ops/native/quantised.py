@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from pellucid.ops.blocks import Blocks
+from pellucid.ops.native import library
 from pellucid.ops.native.library import HALF, call, fresh, most
 from pellucid.ops.native.twins import ROUTED, ROWS, address, count, fits, meets, numbers
 
-BLOCK = 64  # rows of x in a call: the weight is read once for each
+BLOCK, TILED = 64, 256  # rows of x in a call, which reads the weight once; and where tiles multiply it, which read it from a panel
+CACHED = 3 << 19  # bytes of x that a core keeps beside the panel
 
 
 def fits_blocks(weight: Tensor, dtype: torch.dtype, axes: int = 2) -> bool:
@@ -25,17 +27,22 @@ def fits_linear_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return fits_blocks(weight, x.dtype) and x.numel() > 0 and meets(x, weight, bias) and fits(x, bias)
 
 
+def rows_of_a_call(k: int) -> int:
+    """Return the rows of x, `k` numbers each, that one call multiplies by a weight in blocks. A row's bits do not depend on it."""
+    return max(BLOCK, min(TILED, CACHED // k // 16 * 16)) if library.lib is not None and library.lib.tiles else BLOCK
+
+
 def linear_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
     """Multiply x [... in] by weight [out in], and add bias [out]. Returns [... out]."""
     n, k = weight.shape
     codes, scales = weight.codes, weight.scales
     y = fresh((*x.shape[:-1], n), x.dtype)
     reads, rows, size = (x, codes, scales) if bias is None else (x, codes, scales, bias), count(x), x.element_size()
-    for at in range(0, rows, BLOCK):
-        block = min(BLOCK, rows - at)
+    most_rows = rows_of_a_call(k)
+    for at in range(0, rows, most_rows):
         call(
             f"linear_{weight.format}", HALF[x.dtype], reads, (y,), w=codes.data_ptr(), scales=scales.data_ptr(),
-            x=x.data_ptr() + at * k * size, y=y.data_ptr() + at * n * size, bias=address(bias), rows=block, n=n, k=k,
+            x=x.data_ptr() + at * k * size, y=y.data_ptr() + at * n * size, bias=address(bias), rows=min(most_rows, rows - at), n=n, k=k,
         )  # fmt: skip
     return y
 
