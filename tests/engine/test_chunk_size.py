@@ -73,7 +73,7 @@ MACHINES = [(0.045, 0.0, 0.0009), (0.045, 0.02, 0.0003), (0.001, 0.005, 0.0004),
 
 def most(step: float) -> float:
     """Return the seconds that the limit allows a step with a chunk."""
-    return max(STALL * step, SECONDS)
+    return STALL * max(step, SECONDS)
 
 
 @pytest.mark.parametrize(("step", "more", "row"), MACHINES)
@@ -103,7 +103,7 @@ def test_a_prompt_alone_has_all_rows() -> None:
 
 def test_a_machine_too_slow_for_any_row_still_reads() -> None:
     """A chunk has LEAST rows where even one takes longer than the limit."""
-    steps = arrival(machine(STALL, 0.045, 0.3, 0.01), prompt=100)
+    steps = arrival(machine(STALL, 0.045, 0.4, 0.01), prompt=100)
     assert [rows for rows, _, _ in steps] == [LEAST] * 12 + [4]
 
 

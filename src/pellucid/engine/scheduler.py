@@ -19,7 +19,7 @@ class SchedulerLimits:
     """The limits of a step. rows: in one step.  running: sequences at once.  waiting: requests in the queue.  burst: steps at once.
 
     whole_prompts: True if a prompt runs in one step, and no two share one.
-    stall: a step with a prompt's chunk takes at most this many times as long as one in which all decode (chunk_size.py); None: any.
+    stall: a step with a prompt's chunk takes at most this many times as long as a burst, or a step in which all decode; None: any time.
     """
 
     rows: int = 512

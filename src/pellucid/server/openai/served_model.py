@@ -29,7 +29,7 @@ from pellucid.server.openai.prometheus import ModelCounters
 
 Timed = tuple[Output, float | None]  # and when its request first ran
 TOKENS = 65_536  # of all texts at once; on a CPU memory is taken as it is written
-STALL = 2.0  # times as long as a step in which all decode: what a step with a chunk of a prompt takes at most
+STALL = 2.0  # a step with a chunk of a prompt takes at most this many times as long as a burst, see SchedulerLimits
 
 
 class ServedModel:
