@@ -36,10 +36,12 @@ def claims() -> Iterator[str]:
     def span(values: list[float]) -> str:
         return rf"{min(values):.2f} [^ ]+ {max(values):.2f}"
 
-    yield span([case["share_of_bound"] for case in cases])
+    if (shares := [case["share_of_bound"] for case in cases]) and max(shares) <= 1:  # beyond 1 a large cache kept weights: no bound
+        yield span(shares)
     for peer in ("llama.cpp", "transformers"):
         ratios = [case["ratio_per_pair_median"]["decode"] for case in cases]
         yield span([ratio[peer] for ratio in ratios if peer in ratio])
+    yield span([case["prefill"]["ratio_per_pair_median"]["llama.cpp"] for case in cases])
     mixed = json.loads((RESULTS / "serve.json").read_text(encoding="utf-8"))["crowd"]
     yield rf" {mixed['ratio_per_pair_median']['llama-server']:.2f} "
 
@@ -68,9 +70,10 @@ def test_the_claims_of_a_readme_hold(name: str) -> None:
     ("old", "new"),
     [
         (f"{len(known())} ", f"{len(known()) - 1} "),
-        (" 1.83 ", " 1.93 "),
-        ("0.84 ", "0.85 "),
-        ("Xeon 3.00|Xeon at 3.00", "Xeon"),
+        (" 3.61 ", " 3.71 "),
+        ("1.43 ", "1.44 "),
+        ("1.18 ", "1.19 "),
+        ("Intel", "An"),
         (re.escape(CPU_LINE), "pip install torch"),
     ],
 )
