@@ -174,7 +174,8 @@ def crowd(model: Decoder, net: Any, llama: Server | None, asked: list[Request], 
 
 def arrival(model: Decoder, long: int, texts: int, new: int, pairs: int) -> dict[str, Any]:
     """Seconds between the moments in which a text gets tokens, before and while a prompt of `long` tokens is read; and to its first."""
-    out: dict[str, Any] = {"prompt": long, "texts": texts, "pairs": pairs, "turns": {"stall 2": [], "no limit": []}}
+    ways: dict[str, float | None] = {"stall 2": STALL, "no limit": None}
+    out: dict[str, Any] = {"prompt": long, "texts": texts, "pairs": pairs, "turns": {name: [] for name in ways}}
     draw = torch.Generator().manual_seed(2)
 
     def turn(stall: float | None) -> dict[str, Any]:
@@ -195,17 +196,16 @@ def arrival(model: Decoder, long: int, texts: int, new: int, pairs: int) -> dict
                 if r in last:
                     waits[number >= 0].append(now - last[r])
                 last[r] = now
-        middle, *_, p99 = (statistics.median(waits[True]), *statistics.quantiles(waits[True], n=100))
-        return {"before": statistics.median(waits[False]), "median": middle, "p99": p99, "first": first, "waits": len(waits[True])}
+        before, during = (statistics.median(some) for some in waits.values())
+        p99 = statistics.quantiles(waits[True], n=100)[-1]
+        return {"before": before, "median": during, "p99": p99, "first": first, "waits": len(waits[True]), "p99_over_before": p99 / before}
 
-    ways = {"stall 2": STALL, "no limit": None}
     for i in range(pairs + 1):
         for name in list(ways) if i % 2 == 0 else list(ways)[::-1]:
             out["turns"][name].append(turn(ways[name]))
     for name, turns in out["turns"].items():
         del turns[0]  # it warms up
         out[name] = {what: statistics.median(t[what] for t in turns) for what in turns[0]}
-        out[name] |= {"p99_over_before": statistics.median(t["p99"] / t["before"] for t in turns)}
     return out
 
 

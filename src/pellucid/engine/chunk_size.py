@@ -53,21 +53,23 @@ class ChunkSize:
             return self.most
         if self.decode is None or self.since >= AGAIN:
             return 0
-        if not self.row:
-            rows = LEAST if self.row is None else self.most
-        else:
-            rows = int(MARGIN * (self.stall * max(self.decode, SECONDS) - self.decode) / self.row)
-        return max(LEAST, min(rows, 2 * self.largest, self.most))  # at most doubled: how a row's time grows is not known beyond
+        if self.row is None:
+            return LEAST
+        spare = MARGIN * (self.stall * max(self.decode, SECONDS) - self.decode)
+        most = min(2 * self.largest, self.most)  # at most doubled: how a row's time grows is not known beyond
+        return max(LEAST, int(spare / self.row)) if most * self.row > spare else most
 
-    def begin(self, chunks: Mapping[Sequence, int]) -> Timing:
-        """Begin to time a step of `chunks`, {sequence: rows}."""
+    def begin(self, chunks: Mapping[Sequence, int]) -> Timing | None:
+        """Begin to time a step of `chunks`, {sequence: rows}. None: nothing is to be learnt from it."""
+        if self.stall is None:
+            return None
         decoding = [s for s in chunks if s.written and s.pending == 1]
         rows = sum(n for s, n in chunks.items() if s.pending > 1)
         return Timing(decoding, rows, sum(s.stored for s in decoding), any(s.proposed for s in decoding), self.clock())
 
-    def end(self, step: Timing) -> None:
+    def end(self, step: Timing | None) -> None:
         """Learn from a step that has ended."""
-        if self.stall is not None and step.decoding:
+        if step is not None and step.decoding:
             stored = (sum(s.stored for s in step.decoding) - step.stored) // len(step.decoding)
             steps = 1 if step.proposed else max(1, stored)  # a burst stores a row of each sequence in each of its steps
             self.took(step.rows, (self.clock() - step.began) / steps)

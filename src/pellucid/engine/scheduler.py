@@ -84,10 +84,10 @@ class Queue:
     accepted: int = 0
 
 
-def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits, chunk: int | None = None) -> dict[Sequence, int]:
+def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits, chunk: int) -> dict[Sequence, int]:
     """Choose the next step's rows, {sequence: rows}, and reserve their pages. Moves sequences between running and waiting.
 
-    chunk: the most rows of prompts beside sequences that decode; None: those that `limits` leaves.
+    chunk: the most rows of prompts beside sequences that decode.
     """
     chunks, left = dict[Sequence, int](), limits.rows
 
@@ -121,7 +121,7 @@ def schedule(queue: Queue, storage: Storage, limits: SchedulerLimits, chunk: int
             if s.proposed and not (left > len(s.proposed) and storage.can_grow(s.key, s.stored + 1 + len(s.proposed))):
                 s.proposed = []  # no page is taken from another text for them
             add(s, 1 + len(s.proposed))
-    if chunk is not None and any(s.written for s in chunks):
+    if any(s.written for s in chunks):
         left = min(left, chunk)
     for s in began:
         if s.pending > 1 and s in queue.running and left > 0 and (s.request.watched is not None or not runs_whole(s, limits)):

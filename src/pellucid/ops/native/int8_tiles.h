@@ -40,21 +40,20 @@ template <class X>
 static void weave_blocks(const X& x, i64 rows, i8* to) {
   i64 at[8];
   for (i64 j = 0; j < 8; j++) at[j] = j * HEIGHT;
-  for (i64 p = 0; p < parts(rows, HEIGHT) * LANES; p++) {
-    const i64 row = p / LANES * HEIGHT;
-    for (i64 b = first_block<X>(p % LANES); b < x.blocks; b += LANES, to += WOVEN) {
-      float* scales = (float*)(to + HEIGHT * 32);
-      for (i64 h = 0; h < HEIGHT; h += 8) {
-        Eight words[8];
-        for (i64 r = 0; r < 8; r++) {
-          const bool some = row + h + r < rows;
-          words[r] = some ? x.block(row + h + r, b) : set8(0.f);
-          scales[h + r] = some ? x.scale(row + h + r, b) : 0.f;
+  for (i64 row = 0; row < rows; row += HEIGHT)
+    for (int leaf = 0; leaf < LANES; leaf++)
+      for (i64 b = first_block<X>(leaf); b < x.blocks; b += LANES, to += WOVEN) {
+        float* scales = (float*)(to + CODES);
+        for (i64 h = 0; h < HEIGHT; h += 8) {
+          Eight words[8];
+          for (i64 r = 0; r < 8; r++) {
+            const bool some = row + h + r < rows;
+            words[r] = some ? x.block(row + h + r, b) : set8(0.f);
+            scales[h + r] = some ? x.scale(row + h + r, b) : 0.f;
+          }
+          transpose(words, (float*)to + h, at);
         }
-        transpose(words, (float*)to + h, at);
       }
-    }
-  }
 }
 
 // Lay `count` rows of w, `bytes` each, in the panel, as bytes with a sign, of int4 the even numbers first. What is no number of w meets zeros of x.
