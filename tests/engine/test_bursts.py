@@ -77,7 +77,7 @@ def ran(module: Any, requests: list[Request], burst: int = 8, **how: Any) -> Ran
         logits = forward(chunks)
         for s in chunks:
             if len(logits[s]):
-                out.logits[s.key, len(s.tokens) + len(s.drawn)] = logits[s][0].clone()
+                out.logits[s.key, len(s.tokens) + s.steps - 1] = logits[s][0].clone()
         return logits
 
     engine.run = run
@@ -97,9 +97,8 @@ def counted(steps: list[int]) -> Iterator[None]:
     honest = native.Plan.burst
 
     def burst(self: native.Plan, words: Any) -> int:
-        more = honest(self, words)
-        steps.append(1 + more)
-        return more
+        steps.append(honest(self, words))
+        return steps[-1]
 
     with swapped(native.Plan, "burst", burst):
         yield
@@ -268,6 +267,34 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_ends_a_burst(call: str) -> None:
     assert steps_before_answer(CALLS[call]) == 1 and steps_before_answer(lambda engine: None) == 8
+
+
+def choices(new: int, **more: Any) -> tuple[int, int]:
+    """Return how many tokens Python chooses for a text, and how many bursts it took."""
+    engine, steps, calls = Engine.of(tiny("llama", torch.float32), 400, SchedulerLimits(), 64), list[int](), list[int]()
+    honest = engine.choose
+
+    def choose(*given: Any, **how: Any) -> int:
+        calls.append(honest(*given, **how))
+        return calls[-1]
+
+    engine.choose = choose
+    with counted(steps):
+        engine.submit(Request((1, 2, 3), new, **more))
+        assert sum(o.token is not None for o in engine.outputs()) == new
+    return len(calls), len(steps)
+
+
+def test_a_burst_makes_its_last_choice_too() -> None:
+    """Python chooses after the prompt and after the step that is recorded. The mutant leaves it the last choice of each burst."""
+    assert choices(42) == (2, 5) and choices(42, sampling=SETTINGS["sampled"]) == (2, 5)
+
+    def run(self: Burst, *given: Any) -> Any:
+        done, tokens = RUN(self, *given)
+        return done, [ids[: done - 1] for ids in tokens]
+
+    with swapped(Burst, "run", run):
+        assert choices(42) == (7, 5)
 
 
 def test_time_ends_a_burst() -> None:

@@ -1,10 +1,11 @@
 """Bursts: several decode steps by one native call, while no text needs Python between its tokens.
 
     steps     plan, choice | Python | plan, choice | Python | plan, choice | Python
-    a burst   plan, choice, plan, choice, plan | choice, Python                        the last choice is made as that of a single step
+    a burst   plan, choice, plan, choice, plan, choice | Python
 
-A burst ends before a choice that ends a text or that the kernel is not sure of, and after the step in which another thread calls. So it
-changes no text and delays no call by more than a step; tokens come a few at a time, those of SECONDS at most.
+A burst ends before a choice that ends a text or that the kernel is not sure of, which is then made as that of a single step, and after
+the step in which another thread calls. So it changes no text and delays no call by more than a step; tokens come a few at a time, those of
+SECONDS at most.
 """
 
 from collections.abc import Sequence as Texts
@@ -73,8 +74,9 @@ class Burst:
         """True if it was made for these texts."""
         return len(texts) == len(self.texts) and all(s.request is r and s.index == i for s, (r, i) in zip(texts, self.texts, strict=True))
 
-    def run(self, plan: native.Plan, texts: Texts[Sequence], steps: int) -> list[list[int]]:
-        """Run up to `steps` steps, the first on the inputs in the buffers. Returns the tokens chosen before the last step, of each row."""
+    def run(self, plan: native.Plan, texts: Texts[Sequence], steps: int) -> tuple[int, list[list[int]]]:
+        """Run up to `steps` steps, the first on the inputs in the buffers. Returns their number, and of each row the tokens chosen."""
         self.written.numpy()[:] = [s.written for s in texts]
         done = plan.burst(self.words | {"steps": min(steps, STEPS)})
-        return self.out[:done].T.tolist()
+        chosen = self.out.numpy()[:done].tolist()
+        return done, [list(ids) for ids in zip(*(row for row in chosen if row[0] >= 0), strict=True)]

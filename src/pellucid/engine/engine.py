@@ -327,13 +327,13 @@ class Engine:
             self.sample(each, logits[-1])
 
     def emit_drawn(self, s: Sequence) -> None:
-        """Emit the tokens that a burst has chosen before its last step."""
+        """Emit the tokens that a burst has chosen."""
         drawn, s.drawn = s.drawn, []
+        s.stored += s.steps - 1
         for id in drawn:
-            self.emit(s, Output(s.number, s.index, Token(id)))
-        s.stored += len(drawn)
-        if drawn and s.pace is not None:
-            s.pace.pause = max(0, s.pace.pause - len(drawn))
+            self.emit(s, Output(s.number, s.index, Token(id), "length" if s.written + 1 == s.request.new else None))
+        if s.pace is not None:
+            s.pace.pause = max(0, s.pace.pause - s.steps + 1)
 
     def sample_proposed(self, s: Sequence, logits: Tensor) -> None:
         """Sample after the newest token of a sequence, and after each proposal while it is the token sampled before it."""

@@ -99,7 +99,7 @@ class EngineThread:
         self.observe(sum(chunks.values()))
         self.watches.begin(chunks)
         logits = self.forward(chunks)
-        for _ in range(max((len(s.drawn) for s in chunks), default=0)):
+        for _ in range(max((s.steps - 1 for s in chunks), default=0)):
             self.observe(len(chunks))
         return logits
 

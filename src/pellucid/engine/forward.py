@@ -43,7 +43,7 @@ class Forward:
         began = self.threads.clock()
         with torch.no_grad(), self.kernels(), native.on_threads(threads):
             out = self.rows(chunks)
-        self.threads.took(threads, (self.threads.clock() - began) / (1 + len(self.plans.drawn[0] if self.plans.drawn else ())))
+        self.threads.took(threads, (self.threads.clock() - began) / (self.plans.ran if alike else 1))
         return out
 
     def rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
@@ -52,12 +52,16 @@ class Forward:
             feed: dict[Hashable, int] = {s.key: s.tokens[-1] for s in chunks}
             proposed: dict[Hashable, list[int]] = {s.key: s.proposed for s in chunks if s.proposed}
             logits = self.plans.step(feed, proposed, texts=list(chunks), steps=min(s.steps for s in chunks))
-            best, start = self.plans.best.tolist(), 0
-            for s, drawn in zip(chunks, self.plans.drawn, strict=False):
-                s.drawn = drawn
-            for s, rows in chunks.items():
-                s.best, start = best[start : start + rows], start + rows
-            return dict(zip(chunks, logits.split(list(chunks.values())), strict=True))
+            drawn = self.plans.drawn or [[] for _ in chunks]
+            for s, tokens in zip(chunks, drawn, strict=True):
+                s.steps, s.drawn = self.plans.ran, tokens
+            if len(drawn[0]) < self.plans.ran:  # the last choice is Python's
+                best, start = self.plans.best.tolist(), 0
+                for s, rows in chunks.items():
+                    s.best, start = best[start : start + rows], start + rows
+            return dict(zip(chunks, logits.split(list(chunks.values())) if len(chunks) > 1 else (logits,), strict=True))
+        for s in chunks:
+            s.steps = 1
         wanted = {s: wanted_rows(s, rows) for s, rows in chunks.items()}
         step = Step.paged(self.pages, {s.key: rows for s, rows in chunks.items()})
         at = [row for span, rows in zip(step.spans, wanted.values(), strict=True) for row in range(span.stop - rows, span.stop)]

@@ -163,9 +163,9 @@ class Graphs(Plans):
             not sound or any(id in s.request.stops for s, id in zip(texts, row, strict=True))
             for row, sound in zip(chosen, finite, strict=True)
         ]
-        last = ends.index(True) if True in ends else steps - 1
-        self.drawn = [list(ids) for ids in zip(*chosen[:last], strict=True)] if last else []
-        return buffers.logits, buffers.chosen[last]
+        sure = ends.index(True) if True in ends else steps  # the choices that end no text
+        self.ran, self.drawn = min(sure + 1, steps), [list(ids) for ids in zip(*chosen[:sure], strict=True)]
+        return buffers.logits, buffers.chosen[self.ran - 1]
 
 
 def plans_for(model: Decoder | EncoderDecoder, pages: PagedCache) -> Plans:

@@ -126,7 +126,8 @@ class Plans:
     """A model's decode steps over one set of pages, with a plan for each number of rows.
 
     planned: False never records.
-    best: LongTensor [n], the likeliest token after each row of the last step.  drawn: of each row the tokens that a burst chose before it.
+    best: LongTensor [n], the likeliest token after each row of the last step.
+    ran: the steps of the last call.  drawn: of each row the tokens that a burst chose after its steps, but for a last one left to Python.
     interrupt: another thread writes 1 to end a burst.
     """
 
@@ -135,7 +136,7 @@ class Plans:
         self.device, self.stateful = next(model.parameters()).device, stateful(model)
         self.most = native.ROWS if self.device.type == "cpu" else 0  # rows of a step that may be a plan
         self.buffers: dict[int, StepBuffers] = {}
-        self.best, self.drawn, self.interrupt = torch.empty(0), list[list[int]](), np.zeros(1, np.int64)
+        self.best, self.ran, self.drawn, self.interrupt = torch.empty(0), 1, list[list[int]](), np.zeros(1, np.int64)
         self.dicts: list[ValuesView[Any]] = []  # of every module: its parameters, buffers and modules
         self.members: list[Any] = []  # their values at the recording; kept alive, so that no new object takes the address of an old one
         self.tensors: list[Tensor] = []
@@ -158,7 +159,7 @@ class Plans:
         ahead: of a request whose own token is not to be counted either, the rows that lie behind its counted ones already.
         texts, steps: the requests' own, with pages for `steps` more tokens each. If there is a plan, up to as many steps run as a burst.
         """
-        self.drawn = []
+        self.ran, self.drawn = 1, []
         pages, tokens, spans = self.pages, list[int](), list[Span]()
         before = {r: pages.length.get(r, 0) + ahead.get(r, 0) for r in feed}
         for request, token in feed.items():
@@ -179,9 +180,8 @@ class Plans:
                 logits, self.best = self.burst(buffers, texts, steps)
             else:
                 logits, self.best = self.planned_step(buffers, (*spans,))
-        more = len(self.drawn[0]) if self.drawn else 0
         for request in (r for r in feed if r not in ahead):
-            pages.advance(request, before[request] + 1 + more)
+            pages.advance(request, before[request] + self.ran)
         return logits
 
     def ready(self, n: int) -> bool:
@@ -189,11 +189,11 @@ class Plans:
         return self.planned and n in self.buffers and self.buffers[n].plan is not None and native.available()
 
     def burst(self, buffers: StepBuffers, texts: Sequence[requests.Sequence], steps: int) -> tuple[Tensor, Tensor]:
-        """Run up to `steps` steps of a plan. Sets `drawn`, and returns the last step's logits and likeliest tokens."""
+        """Run up to `steps` steps of a plan. Sets `ran` and `drawn`, and returns the last step's logits and likeliest tokens."""
         if buffers.burst is None or not buffers.burst.serves(texts):
             buffers.burst = Burst(buffers, texts, self.interrupt)
         assert isinstance(buffers.plan, native.Plan)
-        self.drawn = buffers.burst.run(buffers.plan, texts, steps)
+        self.ran, self.drawn = buffers.burst.run(buffers.plan, texts, steps)
         return buffers.logits, buffers.best
 
     def plannable(self, buffers: StepBuffers) -> bool:

@@ -118,8 +118,8 @@ class Sequence:
     best: list[int] = field(default_factory=list)  # the likeliest token after each row of the last step, if a plan has computed them
     proposed: list[int] = field(default_factory=list)  # tokens that the next step computes behind the newest
     pace: ProposalPace | None = None  # of its proposals
-    steps: int = 1  # the most that the next run may take as a burst
-    drawn: list[int] = field(default_factory=list)  # tokens that the last run has chosen before its last step
+    steps: int = 1  # the most that the next run may take as a burst; after it those that it took
+    drawn: list[int] = field(default_factory=list)  # tokens that the last run has chosen
 
     @cached_property
     def key(self) -> int | str:

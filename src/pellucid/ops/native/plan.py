@@ -88,7 +88,7 @@ class Plan:
     def burst(self, words: Mapping[str, float]) -> int:
         """Run up to words["steps"] steps, each with the tokens that the one before has chosen: see burst.h, which names the words.
 
-        Returns the number of steps before the last one.
+        Returns the number of steps that ran.
         """
         assert library.lib is not None
         line = library.lib.burst_words.line(0, words)
