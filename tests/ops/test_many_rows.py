@@ -59,7 +59,7 @@ def check_rows(mask: Mask, dtype: torch.dtype, shape: tuple[int, ...], int8: boo
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("int8", [False, True], ids=["plain", "int8"])
 def test_a_row_has_the_same_bits_alone_and_among_many(name: str, dtype: torch.dtype, int8: bool) -> None:
-    with forced(name):
+    with forced(name), native.any_rows():
         for i, mask in enumerate(every_mask(dtype).values()):
             check_rows(mask, dtype, SHAPES[i % len(SHAPES)], int8)
 
@@ -106,7 +106,9 @@ def test_a_prompt_in_float32_runs_by_the_kernel() -> None:
     with native.off():
         assert not native.fits_attend(q, plain.read(), torch.zeros(1, dtype=torch.long), segment.q_at, causal)
     half = q.bfloat16()
-    assert native.attends_any(q) and native.attends_any(half) != twins.BF16_IS_FAST
+    assert native.attends_any(q) and native.attends_any(half) == native.leads(half.dtype)
+    with native.any_rows():
+        assert native.attends_any(half) != twins.BF16_IS_FAST
     assert not native.attends_any(q.double())
 
 

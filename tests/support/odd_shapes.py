@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+import test_attend_tiles as tiles
 import test_blocks
 import test_held
 import test_kept_tables as kept
@@ -13,6 +14,7 @@ import test_native_kinds as kinds
 import test_native_rows as rows
 from pellucid.ops import native
 from pellucid.ops.blocks import BITS, quantised
+from pellucid.ops.native import library
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import sure_draw
 from pellucid.ops.sampling.token_mask import TokenMask
@@ -82,8 +84,14 @@ def attention(dtype: torch.dtype) -> None:
         test_held.check(name, dtype, 7)
     for i, mask in enumerate(many.every_mask(dtype).values()):
         for int8 in {False, i % 2 == 0}:
-            many.check_rows(mask, dtype, many.SHAPES[i % len(many.SHAPES)], int8, ((50, 50), (61, 9)))
+            with native.any_rows():
+                many.check_rows(mask, dtype, many.SHAPES[i % len(many.SHAPES)], int8, ((50, 50), (61, 9)))
         kept.check(mask, dtype, 61, 19)
+    if library.lib is not None and "attend_tiles" in library.lib.ops and dtype is torch.bfloat16:
+        for i, name in enumerate(tiles.MASKS):
+            tiles.check(name, tiles.SHAPES[i % len(tiles.SHAPES)], ((17, 17), (61, 33)))
+            tiles.test_tables_are_what_it_computed(name)
+        tiles.check_texts(dtype, tiles.MASKS["causal"], tiles.SHAPES[0])
     rows.test_rows_of_several_requests_in_one_call(dtype)
     test_held.test_rows_of_several_requests_in_one_call(dtype)
     kinds.latents(dtype)

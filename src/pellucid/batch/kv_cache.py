@@ -89,13 +89,17 @@ class Segment:
 
 @dataclass(frozen=True)
 class PagedRows:
-    """One row of each of many requests in the same pools, for one call: row r stands at positions[0, r], its pages in tables[r]."""
+    """One row of each of many requests in the same pools, for one call: row r stands at positions[0, r], its pages in tables[r].
+
+    runs: if requests have several rows, the number of requests, and the first row of each and the end of the last; None: one each.
+    """
 
     pools: Stored
     tables: Tensor
     size: int
     positions: Tensor
     format: PlainRows = PLAIN
+    runs: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -18,4 +18,4 @@ def attend_batched(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Te
         return gpu.attend(q, a, scale, mask)
     with native.any_rows():  # walking the segments would cost more
         fits = native.fits_attend(q, a.pools, a.tables, a.positions, mask)
-    return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, mask) if fits else None
+    return native.attend(q, a.pools, a.tables, a.positions, a.size, scale, mask, runs=a.runs) if fits else None

@@ -35,12 +35,13 @@ static void store_rows(const Store<T>& a, Work& work) {
 // learned [buckets heads]: a bias by distance, in row buckets[distance], the distance clamped to -reach ... reach.
 // S: the type of stored numbers; if it is not T, k_scales and v_scales [rows of all pages, groups] multiply them.
 // scores, pattern [heads rows columns]: what a watch keeps, of the keys from position `start` on, hidden ones too; columns: 0 for none.
+// runs: the number of texts, and where each one's rows begin and the last one's end; null if all rows are of one text, or each of its own.
 template <class T, class S = T>
 struct Attend {
   const T* q;
   const S *k, *v;
   const T *k_scales, *v_scales;
-  const i64 *table, *positions;
+  const i64 *table, *positions, *runs;
   T* z;
   const T* sinks;
   const double* slopes;
@@ -49,12 +50,19 @@ struct Attend {
   T *scores, *pattern;
   i64 rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach, start, columns;
   double scale, cap, steep;
-  FIELDS(q, k, v, k_scales, v_scales, table, positions, z, sinks, slopes, learned, buckets, scores, pattern, rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach, start, columns, scale, cap, steep)
+  FIELDS(q, k, v, k_scales, v_scales, table, positions, runs, z, sinks, slopes, learned, buckets, scores, pattern, rows, heads, groups, key, value, size, pages, window, chunk, until, rounded, reach, start, columns, scale, cap, steep)
   i64 first(i64 p) const {  // the first position visible from p
     i64 from = window && p >= window ? p - window + 1 : 0;
     return chunk && p / chunk * chunk > from ? p / chunk * chunk : from;
   }
   i64 seen(i64 p) const { return (until > p + 1 ? until : p + 1) - first(p); }  // the number of visible positions
+  Attend text(i64 i) const {  // the rows of text i of `runs`
+    const i64 r = runs[1 + i];
+    Attend own = *this;
+    own.q += r * heads * key, own.z += r * heads * value, own.positions += r, own.table += r * pages;
+    own.rows = runs[2 + i] - r, own.pages = 0, own.runs = nullptr;
+    return own;
+  }
 };
 
 // TOGETHER: heads of a group that use a loaded key at once.  SOON: the key this far ahead is prefetched, since no processor predicts the
@@ -278,32 +286,45 @@ static void find_keys(const Attend<T, S>& a, const i64* table, i64 g, i64 from, 
   }
 }
 
-// ---- of few rows, or of rows of several texts: pieces of one row each
+// ---- of few rows, or of rows that each have a text: pieces of one row each
 template <class T, class S>
 static i64 attend_few_pieces(const Attend<T, S>& a) {
   return a.rows * a.groups * parts(a.heads / a.groups, TOGETHER);
 }
 template <class T, class S>
-static void attend_few(const Attend<T, S>& a, Work& work) {
+static void attend_few(const Attend<T, S>& a, i64 job) {
   const i64 shared = a.heads / a.groups, parts = ::parts(shared, TOGETHER), jobs = a.groups * parts;
-  for (i64 job; (job = work.next()) >= 0;) {
-    // the rows of one text use a group's keys one after another, while these are in the cache
-    const i64 r = a.pages ? job / jobs : job % a.rows, which = a.pages ? job % jobs : job / a.rows;
-    const i64 g = which / parts, part = which % parts, h = g * shared + part * shared / parts, count = g * shared + (part + 1) * shared / parts - h;
-    const i64 p = a.positions[r];
-    if (p < 0) {  // a row that sees no keys gives 0
-      std::memset(a.z + (r * a.heads + h) * a.value, 0, count * a.value * sizeof(T));
-      continue;
-    }
-    const i64 first = a.first(p), seen = a.seen(p), from = a.columns ? a.start : first, all = a.columns ? a.columns : seen;
-    const i64 size = ::parts(all, LANES) * LANES, pitch = size + LANES;
-    float* q = scratch(TOGETHER * (padded(a.key) + pitch) + 6 * size);
-    float *scores = q + TOGETHER * padded(a.key), *k_scales = scores + TOGETHER * pitch, *v_scales = k_scales + size;
-    i64 *keys = (i64*)(v_scales + size), *values = keys + size;
-    find_keys(a, a.table + r * a.pages, g, from, all, keys, values, k_scales, v_scales);
-    const Reach to{from, all, first - from, seen, keys, values, k_scales, v_scales};
-    fixed<TOGETHER>(count, [&](auto heads) { attend_to<heads>(a, r, h, to, q, scores, pitch); });
-  }
+  // the rows of one text use a group's keys one after another, while these are in the cache
+  const i64 r = a.pages ? job / jobs : job % a.rows, which = a.pages ? job % jobs : job / a.rows;
+  const i64 g = which / parts, part = which % parts, h = g * shared + part * shared / parts, count = g * shared + (part + 1) * shared / parts - h;
+  const i64 p = a.positions[r];
+  // a row that sees no keys gives 0
+  if (p < 0) return (void)std::memset(a.z + (r * a.heads + h) * a.value, 0, count * a.value * sizeof(T));
+  const i64 first = a.first(p), seen = a.seen(p), from = a.columns ? a.start : first, all = a.columns ? a.columns : seen;
+  const i64 size = ::parts(all, LANES) * LANES, pitch = size + LANES;
+  float* q = scratch(TOGETHER * (padded(a.key) + pitch) + 6 * size);
+  float *scores = q + TOGETHER * padded(a.key), *k_scales = scores + TOGETHER * pitch, *v_scales = k_scales + size;
+  i64 *keys = (i64*)(v_scales + size), *values = keys + size;
+  find_keys(a, a.table + r * a.pages, g, from, all, keys, values, k_scales, v_scales);
+  const Reach to{from, all, first - from, seen, keys, values, k_scales, v_scales};
+  fixed<TOGETHER>(count, [&](auto heads) { attend_to<heads>(a, r, h, to, q, scores, pitch); });
+}
+
+// ---- of texts: the pieces of one after those of another
+template <class A, class P>
+static i64 pieces_of_texts(const A& a, P pieces) {
+  if (!a.runs) return pieces(a);
+  i64 all = 0;
+  for (i64 i = 0; i < a.runs[0]; i++) all += pieces(a.text(i));
+  return all;
+}
+// Call piece(text, number) for the pieces that this thread takes, of which `pieces` counts those of a text.
+template <class A, class P, class F>
+static void each_text(const A& a, Work& work, P pieces, F piece) {
+  A text = a.runs && a.runs[0] ? a.text(0) : a;
+  i64 i = 0, begin = 0, count = pieces(text);
+  for (i64 job; (job = work.next()) >= 0; piece(text, job - begin))
+    while (job >= begin + count) begin += count, text = a.text(++i), count = pieces(text);
 }
 
 // ---- cross_attend: softmax(q k^T scale) v over each row's own keys and values: places [rows 3] are the address of its keys

@@ -142,31 +142,37 @@ struct Together {
 };
 
 template <class T, class S>
-static void attend_together(const Attend<T, S>& a, Work& work) {
+static void attend_together(const Attend<T, S>& a, i64 job) {
   const Cut cut(a);
-  for (i64 job; (job = work.next()) >= 0;) {
-    // a group's keys stay in the cache from block to block; the last rows, which see the most, come first
-    const i64 g = job / cut.blocks / cut.parts, part = job / cut.blocks % cut.parts, block = cut.blocks - 1 - job % cut.blocks;
-    const i64 h = g * cut.shared + part * cut.shared / cut.parts, heads = g * cut.shared + (part + 1) * cut.shared / cut.parts - h;
-    const i64 end = (block + 1) * cut.rows < a.rows ? (block + 1) * cut.rows : a.rows;
-    i64 longest = 1;
-    for (i64 r = block * cut.rows; r < end; r++) longest = a.positions[r] >= longest ? a.positions[r] + 1 : longest;
-    i64 step = NEAR_SCORES / 4 / (longest * heads);
-    if (step < 1) step = 1;
-    for (i64 r = block * cut.rows; r < end; r += step) Together<T, S>(a, r, end - r < step ? end - r : step, h, heads, g).run();
-  }
+  // a group's keys stay in the cache from block to block; the last rows, which see the most, come first
+  const i64 g = job / cut.blocks / cut.parts, part = job / cut.blocks % cut.parts, block = cut.blocks - 1 - job % cut.blocks;
+  const i64 h = g * cut.shared + part * cut.shared / cut.parts, heads = g * cut.shared + (part + 1) * cut.shared / cut.parts - h;
+  const i64 end = (block + 1) * cut.rows < a.rows ? (block + 1) * cut.rows : a.rows;
+  i64 longest = 1;
+  for (i64 r = block * cut.rows; r < end; r++) longest = a.positions[r] >= longest ? a.positions[r] + 1 : longest;
+  i64 step = NEAR_SCORES / 4 / (longest * heads);
+  if (step < 1) step = 1;
+  for (i64 r = block * cut.rows; r < end; r += step) Together<T, S>(a, r, end - r < step ? end - r : step, h, heads, g).run();
 }
 
 // ---- attend, by the rows at hand
-template <class T, class S = T>
-static i64 attend_pieces(const Attend<T, S>& a) {
+template <class T, class S>
+static i64 rows_pieces(const Attend<T, S>& a) {
   if (a.pages || a.rows < MANY_ROWS) return attend_few_pieces(a);
   const Cut cut(a);
   return a.groups * cut.parts * cut.blocks;
 }
+template <class T, class S>
+static void attend_rows(const Attend<T, S>& a, i64 job) {
+  if constexpr (MANY_ROWS < INT64_MAX)
+    if (!a.pages && a.rows >= MANY_ROWS) return attend_together(a, job);
+  attend_few(a, job);
+}
+template <class T, class S = T>
+static i64 attend_pieces(const Attend<T, S>& a) {
+  return pieces_of_texts(a, rows_pieces<T, S>);
+}
 template <class T, class S = T>
 static void attend(const Attend<T, S>& a, Work& work) {
-  if constexpr (MANY_ROWS < INT64_MAX)
-    if (!a.pages && a.rows >= MANY_ROWS) return attend_together(a, work);
-  attend_few(a, work);
+  each_text(a, work, rows_pieces<T, S>, attend_rows<T, S>);
 }

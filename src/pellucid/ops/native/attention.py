@@ -15,11 +15,13 @@ from pellucid.batch.kv_cache import PagedRows
 from pellucid.batch.mask import AlibiBias, Band, Mask, RelativeBias, bucket
 from pellucid.batch.plain_rows import Stored
 from pellucid.config import Alibi, Buckets
+from pellucid.ops.native import library
 from pellucid.ops.native.library import HALF, call, constant, fresh
-from pellucid.ops.native.twins import BF16_IS_FAST, address, count, few, fits, numbers, slices, taken
+from pellucid.ops.native.twins import BF16_IS_FAST, ROWS, address, count, few, fits, numbers, slices, taken
 from pellucid.ops.precision import wide
 
 UNTURNED = Alibi()
+STEP = 32  # numbers of a tile's row in bf16: see tiles.h
 
 
 def row_stride(table: Tensor) -> int:
@@ -185,12 +187,25 @@ class KeptTables:
 
 
 def attends_any(q: Tensor) -> bool:
-    """True if the kernel attends from any number of rows q faster than torch's: in float32, and in bf16 where torch is slow."""
-    return q.dtype is torch.float32 or (q.dtype is torch.bfloat16 and not BF16_IS_FAST)
+    """True if a kernel attends from any number of rows q faster than torch's: in float32, in bf16 where torch is slow, or in tiles."""
+    return q.dtype is torch.float32 or (q.dtype is torch.bfloat16 and (not BF16_IS_FAST or tiled()))
+
+
+def tiled() -> bool:
+    """True if the kernels multiply bf16 in tiles here, and a row need not have the bits of a lone run."""
+    return library.lib is not None and library.lib.tiles and not library.here.alone
+
+
+def fits_tiles(q: Tensor, pools: tuple[Tensor, ...], mask: Mask) -> bool:
+    """True if the kernel in tiles takes many rows q [1 T H K]: plain scores, whose widths are whole tiles."""
+    even = len(pools) == 2 and all(width % STEP == 0 for width in (q.shape[-1], pools[1].shape[-1]))
+    many = q.ndim == 4 and q.shape[1] > ROWS and q.dtype is pools[0].dtype is torch.bfloat16
+    return tiled() and many and even and mask.cap is None and mask.bias is None
 
 
 def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, mask: Mask, end: int | None = None) -> bool:
-    some = few(q) or (attends_any(q) and q.numel() > 0)
+    slow = q.dtype is torch.bfloat16 and BF16_IS_FAST and not fits_tiles(q, pools, mask)  # torch is faster
+    some = few(q) or (attends_any(q) and q.numel() > 0 and not slow)
     if not (some and fits_mask(mask, end) and len(pools) in (2, 4) and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1):
         return False
     plain = pools if len(pools) == 2 else pools[2:]
@@ -201,11 +216,12 @@ def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: 
 
 def attend(
     q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, size: int, scale: float, mask: Mask, end: int = 0,
-    tables: KeptTables | None = None,
+    tables: KeptTables | None = None, runs: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Attend from q [1 T H K] at positions [1 T] to keys [rows G K] and values [rows G W] in pages, up to `end`. Returns [1 T H W].
 
     pools: keys and values, in int8 followed by their scales [rows G].  tables: filled with the scores and the pattern of one request.
+    runs: where each text's rows begin, if some have several of [rows pages]: see attend.h.
     """
     (k, v), in_int8, (_, rows, heads, key) = pools[:2], pools[2:], q.shape
     k_scales, v_scales = (t.data_ptr() for t in in_int8) if in_int8 else (0, 0)
@@ -217,10 +233,11 @@ def attend(
     slopes, spec = (bias.slopes, bias.spec) if isinstance(bias, AlibiBias) else (None, UNTURNED)
     learned, buckets = (bias.table, around(bias.spec)) if isinstance(bias, RelativeBias) else (None, None)
     reach = 0 if buckets is None else buckets.shape[0] // 2
-    reads = tuple(t for t in (q, *pools, table, positions, mask.sinks, slopes, learned, buckets) if t is not None)
+    reads = tuple(t for t in (q, *pools, table, positions, runs, mask.sinks, slopes, learned, buckets) if t is not None)
+    in_tiles = (runs is not None or table.ndim == 1) and fits_tiles(q, pools, mask)
     call(
-        "attend_int8" if in_int8 else "attend", HALF[q.dtype], reads, (z, *kept), q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(),
-        k_scales=k_scales, v_scales=v_scales,
+        "attend_int8" if in_int8 else "attend_tiles" if in_tiles else "attend", HALF[q.dtype], reads, (z, *kept),
+        q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), k_scales=k_scales, v_scales=v_scales, runs=address(runs),
         scores=0 if tables is None else tables.scores.data_ptr(), pattern=0 if tables is None else tables.pattern.data_ptr(),
         start=0 if tables is None else tables.start, columns=0 if tables is None else tables.scores.shape[-1], table=table.data_ptr(),
         positions=positions.data_ptr(), z=z.data_ptr(), sinks=address(mask.sinks), slopes=address(slopes), learned=address(learned),

@@ -4,6 +4,7 @@
 // has already loaded, so that a process has one pool of threads. An op's number is its index in KERNELS times two, plus one for bf16.
 // WebAssembly has the kernels of a decode step: a page draws by its own script.
 #include "attend_many.h"
+#include "attend_tiles.h"
 #include "block_experts.h"
 #include "experts.h"
 #include "latent.h"
@@ -31,8 +32,13 @@
 #if defined(__wasm__)
 #define KERNELS OF_A_STEP
 #else
+#if defined(__AMX_BF16__)
+#define TILED_ALONE ONE(attend_tiles)
+#else
+#define TILED_ALONE
+#endif
 #define KERNELS \
-  OF_A_STEP BOTH(pack) BOTH(many) WIDE(many_wide, many) ONE(cool) ONE(indices_between) BOTH(largest_allowed) BOTH(runs) ONE(draw) \
+  OF_A_STEP TILED_ALONE BOTH(pack) BOTH(many) WIDE(many_wide, many) ONE(cool) ONE(indices_between) BOTH(largest_allowed) BOTH(runs) ONE(draw) \
   BOTH(store_int8) BOTH(held_int8) HELD(attend_int8, attend)
 #endif
 

@@ -62,6 +62,7 @@ class ThreadSettings(threading.local):
 
     off: bool = False
     any_rows: bool = False
+    alone: bool = False  # a row has the bits of a lone run
     recording: Recorder | None = None
     threads: int | None = None  # None: torch's number
 
@@ -189,13 +190,14 @@ def off() -> Iterator[None]:
 
 
 @contextmanager
-def any_rows() -> Iterator[None]:
-    """Let the kernels inside, in this thread, take any number of rows, so that each row has the bits of a lone run."""
-    outer, here.any_rows = here.any_rows, True
+def any_rows(alone: bool = True) -> Iterator[None]:
+    """Let the kernels inside, in this thread, take any number of rows. alone: each row has the bits of a lone run."""
+    outer = here.any_rows, here.alone
+    here.any_rows, here.alone = True, here.alone or alone
     try:
         yield
     finally:
-        here.any_rows = outer
+        here.any_rows, here.alone = outer
 
 
 def most(rows: int) -> float:
