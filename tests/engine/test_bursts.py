@@ -1,8 +1,7 @@
 """A burst of steps gives the tokens and the logits of single steps, bit for bit, and ends where Python is needed."""
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from kinds import KINDS, WRITES
 from pellucid.engine import bursts
 from pellucid.engine.bursts import Burst
 from pellucid.engine.engine import Engine
-from pellucid.engine.engine_thread import EngineThread
 from pellucid.engine.memory import Memory
 from pellucid.engine.plans import StepBuffers
 from pellucid.engine.requests import Output, Request
@@ -24,7 +22,6 @@ from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.nn.transformer import EncoderDecoder
 from pellucid.ops import native
 from pellucid.ops.sampling.settings import Sampling
-from pellucid.watching.watch import watch
 from test_lengths import SCALINGS, built
 from test_plan_families import REFUSED
 from test_quant import pack
@@ -231,44 +228,6 @@ def test_a_row_without_numbers_ends_in_python() -> None:
     assert outputs[0] == outputs[1] and outputs[0][-1][1] == "error" and len(outputs[0]) == 12
 
 
-# Calls of other threads, and time.
-
-
-def steps_before_answer(call: Any, spoil: Any = None) -> int:
-    """Return the steps that run after another thread's call, made while a burst's first step runs."""
-    module, steps = tiny("llama", torch.float32), list[int]()
-    engine = Engine.of(module, 400, SchedulerLimits(), 64)
-    with nullcontext() if spoil is None else spoil, counted(steps):
-        engine.submit(Request((1, 2, 3), 60))
-        for _ in range(3):
-            engine.step()
-        forward = engine.run
-
-        def run(chunks: Any) -> Any:
-            thread = threading.Thread(target=call, args=(engine,))
-            thread.start()
-            thread.join()
-            return forward(chunks)
-
-        engine.run, steps[:] = run, []
-        engine.step()
-        engine.run = forward
-        list(engine.outputs())
-    return steps[0]
-
-
-CALLS = {
-    "submit": lambda engine: engine.submit(Request((4, 5), 2)),
-    "cancel": lambda engine: engine.cancel(0),
-    "close": lambda engine: engine.close(),
-}
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_a_call_ends_a_burst(call: str) -> None:
-    assert steps_before_answer(CALLS[call]) == 1 and steps_before_answer(lambda engine: None) == 8
-
-
 def choices(new: int, **more: Any) -> tuple[int, int]:
     """Return how many tokens Python chooses for a text, and how many bursts it took."""
     engine, steps, calls = Engine.of(tiny("llama", torch.float32), 400, SchedulerLimits(), 64), list[int](), list[int]()
@@ -295,65 +254,6 @@ def test_a_burst_makes_its_last_choice_too() -> None:
 
     with swapped(Burst, "run", run):
         assert choices(42) == (7, 5)
-
-
-def test_time_ends_a_burst() -> None:
-    with swapped(bursts, "SECONDS", 0.0):
-        assert steps_before_answer(lambda engine: None) == 1
-
-
-def test_a_watch_sees_every_step() -> None:
-    """A watch, opened between two bursts, sees each step; and without it bursts go on."""
-    module, steps = tiny("llama", torch.float32), list[int]()
-    engine = Engine.of(module, 400, SchedulerLimits(), 64)
-    with counted(steps):
-        engine.submit(Request((1, 2, 3), 40))
-        outputs = [engine.step() for _ in range(3)]
-        before = len(steps)
-        with watch(module, only="layers.0.out") as seen:
-            outputs += [engine.step() for _ in range(5)]
-        assert len(steps) == before > 0 and len(seen) == 5 and [len(o) for o in outputs[3:]] == [1] * 5
-        list(engine.outputs())
-    assert len(steps) > before
-
-
-def test_a_weight_that_is_replaced_is_seen_by_the_next_burst() -> None:
-    def text(burst: int, at: int) -> tuple[int, list[int]]:
-        """Return a text whose head is replaced when it has `at` tokens, or a few more, and their number."""
-        module = tiny("llama", torch.float32)
-        engine, out = Engine.of(module, 400, SchedulerLimits(burst=burst), 64, prefix_cache=False), list[Output]()
-        engine.submit(Request((1, 2, 3), 40))
-        while len(out) < at:
-            out += engine.step()
-        before = len(out)
-        module.head.weight = torch.nn.Parameter(module.head.weight.flip(0).contiguous(), requires_grad=False)
-        return before, [o.token.id for o in (*out, *engine.outputs()) if o.token]
-
-    at, burst = text(8, 12)
-    assert text(1, at) == (at, burst) and at > 12
-
-
-def test_a_thread_delivers_every_token() -> None:
-    """Texts through an engine's thread, with rows counted for each step."""
-    module = tiny("llama", torch.float32)
-    requests, rows = requests_of(module, MIXED), list[int]()
-    outputs, changed = list[Output](), threading.Condition()
-
-    def deliver(new: list[Output]) -> None:
-        with changed:
-            outputs.extend(new)
-            changed.notify_all()
-
-    thread = EngineThread(Engine.of(module, 800, SchedulerLimits(64, 8), 4), deliver, observe=rows.append)
-    for request in requests:
-        thread.submit(request)
-    with changed:
-        assert changed.wait_for(lambda: sum(o.ended is not None for o in outputs) == 5, 60)
-    assert thread.close()
-    single = ran(module, requests, 1)
-    for key, text in single.outputs.items():
-        assert [replace(o, cached=0) for o in outputs if (o.request, o.index) == key] == text
-    assert sum(rows) == sum(len(r.prompt) for r in requests) + sum(len(text) for text in single.outputs.values()) - 5
 
 
 # Mutants.
@@ -419,7 +319,3 @@ def test_mutants_of_lengths_are_seen(scaling: str) -> None:
     single = ran(module, requests, 1, size=16)
     with swapped(*LENGTH_MUTANTS[scaling]):
         assert not ran(module, requests, size=16).same(single)
-
-
-def test_a_deaf_burst_is_seen() -> None:
-    assert steps_before_answer(CALLS["cancel"], swapped(*zeros("interrupt"))) == 8

@@ -124,10 +124,10 @@ def test_a_wrong_place_is_seen(mutant: str) -> None:
 def test_a_wrong_call_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = native.attend
 
-    def attend(q: Tensor, pools: Any, table: Tensor, positions: Tensor, *how: Any) -> Tensor:
+    def attend(q: Tensor, pools: Any, table: Tensor, positions: Tensor, *how: Any, **more: Any) -> Tensor:
         if wrong == "one table for all":
-            return real(q, pools, table[0] if table.ndim == 2 else table, positions, *how)
-        return real(q, pools, table, positions[:, :1].expand_as(positions).contiguous(), *how)
+            return real(q, pools, table[0] if table.ndim == 2 else table, positions, *how, **more)
+        return real(q, pools, table, positions[:, :1].expand_as(positions).contiguous(), *how, **more)
 
     monkeypatch.setattr(native, "attend", attend)
     if wrong == "one table for all":

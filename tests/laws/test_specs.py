@@ -23,6 +23,7 @@ ALLOWED = {
     "checkpoint/gguf/written_model.py": "GGUF's keys of a layer differ by its kind",
     "counting/gguf_mixes.py": "llama.cpp's mixes go by the number of experts, and are known of plain attention",
     "counting/variants.py": "makes experts from one MLP",
+    "engine/chunk_plans.py": "plain attention alone has a kernel for many rows of several texts",
     "engine/plans.py": "finds the parts whose memories a plan points to",
     "nn/block.py": "chooses the feed-forward part that a spec asks for",
     "documents/part_settings.py": "finds a model's routers",

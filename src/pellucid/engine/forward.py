@@ -12,6 +12,7 @@ from torch import Tensor
 from pellucid.batch.kv_cache import PagedCache
 from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
+from pellucid.engine.chunk_plans import ChunkPlans
 from pellucid.engine.graphs import plans_for
 from pellucid.engine.requests import Sequence
 from pellucid.engine.thread_choice import ThreadChoice
@@ -34,7 +35,7 @@ class Forward:
     def __init__(self, module: Decoder | EncoderDecoder, pages: PagedCache, all_logits: bool = False, deterministic: bool = False) -> None:
         self.module, self.pages, self.all_logits = module, pages, all_logits
         self.kernels = native.any_rows if deterministic else nullcontext
-        self.plans = plans_for(module, pages)
+        self.plans, self.chunk_plans = plans_for(module, pages), ChunkPlans(module, pages, deterministic)
         self.threads = ThreadChoice()
 
     def __call__(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
@@ -60,14 +61,25 @@ class Forward:
                 for s, rows in chunks.items():
                     s.best, start = best[start : start + rows], start + rows
             return dict(zip(chunks, logits.split(list(chunks.values())) if len(chunks) > 1 else (logits,), strict=True))
+        return self.chunk_rows(chunks)
+
+    def chunk_rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
+        """Compute the logits of a step with rows of prompts, by a plan if it is all kernels, otherwise by the model's forward."""
         for s in chunks:
             s.steps = 1
         wanted = {s: wanted_rows(s, rows) for s, rows in chunks.items()}
         step = Step.paged(self.pages, {s.key: rows for s, rows in chunks.items()})
         at = [row for span, rows in zip(step.spans, wanted.values(), strict=True) for row in range(span.stop - rows, span.stop)]
-        step.wanted = None if self.all_logits else torch.tensor(at, dtype=torch.long, device=self.pages.device)
         tokens = [t for s, rows in chunks.items() for t in s.tokens[s.stored : s.stored + rows]]
-        out = self.logits(self.row(tokens), step, list(chunks))
+        plannable = not self.all_logits and max(wanted.values()) <= 1 and self.chunk_plans.takes(len(tokens), len(at))
+        with self.chunk_plans.kernels() if plannable else nullcontext():  # a watched step has the bits of a plan
+            if plannable and not here.watches and (logits := self.chunk_plans.run(tokens, step.spans, at)) is not None:
+                for s, best in zip((s for s, rows in wanted.items() if rows), self.chunk_plans.best.tolist(), strict=True):
+                    s.best = [best]
+                step.advance()
+                return dict(zip(wanted, logits.split(list(wanted.values())), strict=True))
+            step.wanted = None if self.all_logits else torch.tensor(at, dtype=torch.long, device=self.pages.device)
+            out = self.logits(self.row(tokens), step, list(chunks))
         step.advance()
         if not self.all_logits:
             return dict(zip(wanted, out[0].split(list(wanted.values())), strict=True))

@@ -50,6 +50,7 @@ class DecodeStep(Step):
     memories: Tensor = field(default_factory=lambda: torch.empty(0, 0, 3, dtype=torch.long))
     cross_attention: tuple[nn.Module, ...] = ()
     kv_caches: list[tuple[KVCache, PageAllocator, Stored]] = field(default_factory=list)
+    runs: Tensor | None = None  # see PagedRows
 
     def totals(self) -> Tensor:
         return self.lengths
@@ -65,7 +66,7 @@ class DecodeStep(Step):
 
     def _rows(self, allocator: PageAllocator, pools: Stored, new: Stored) -> KVCache:
         """Return a handle on what the requests have stored, with all rows for one call."""
-        rows = PagedRows(pools, self.tables[allocator], allocator.size, self.positions, self.format)
+        rows = PagedRows(pools, self.tables[allocator], allocator.size, self.positions, self.format, self.runs)
         kv_cache = KVCache([self._page(allocator, pools, s) for s in self.spans], new, rows)
         self.kv_caches.append((kv_cache, allocator, pools))
         return kv_cache

@@ -50,7 +50,7 @@ class LogitsHead(nn.Module):
     def logits(self, x: Tensor, step: Step) -> Tensor:
         """x [B T D] -> logits [B T V], or of the rows that the step wants alone, [B N V]."""
         rows = step.wanted
-        x, length = (x, "T") if rows is None else (x[:, rows], "N")
+        x, length = (x, "T") if rows is None else (ops.picked(x, rows), "N")
         if self.logit_scale is not None:
             x = tap(ops.scaled(x, self.logit_scale), f"head_scaled: B {length} D", rows)
         if self.narrow is not None:

@@ -23,6 +23,7 @@ from pellucid.ops.linear import (
     linear_wide,
     merged,
     multiplied,
+    picked,
     scale_by_position,
     scaled,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "mixed",
     "mixture",
     "multiplied",
+    "picked",
     "rms",
     "rms_groups",
     "rms_heads",

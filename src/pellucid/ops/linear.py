@@ -212,6 +212,13 @@ def rows(ids: Tensor, table: Tensor, skip: int) -> Tensor:
     return F.embedding(ids, table)
 
 
+def picked(x: Tensor, at: Tensor) -> Tensor:
+    """Return rows `at` [N] of x [B T D]: [B N D]."""
+    if x.shape[0] == 1 and native.fits_embedding(at, x[0]):
+        return native.embedding(at, x[0])[None]
+    return x[:, at]
+
+
 def dense_weight(weight: Tensor) -> Tensor:
     """Return a weight [out in] dequantised, for an op that cannot read blocks; any other weight as it is."""
     return note(weight.plain(), DEQUANTISED.name, (), (weight,)) if isinstance(weight, Blocks) else weight

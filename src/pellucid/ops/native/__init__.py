@@ -27,7 +27,7 @@ from pellucid.ops.native.attention import (
 )
 from pellucid.ops.native.drawing import Draw, cooled, draw_list, fits_allowed, fits_row, indices_between, largest_allowed
 from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off, on_threads
-from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
+from pellucid.ops.native.plan import Plan, Recording, ReusedMemory, Unplannable, record
 from pellucid.ops.native.quantised import (
     embedding_blocks,
     experts_blocks,
@@ -53,6 +53,7 @@ from pellucid.ops.native.routing import (
     sort,
     weigh,
 )
+from pellucid.ops.native.row_words import RowWords
 from pellucid.ops.native.twins import (
     ROWS,
     add,
@@ -76,6 +77,7 @@ from pellucid.ops.native.twins import (
     fits_xielu,
     gate,
     gated,
+    leads,
     linear,
     linear_wide,
     norm,
@@ -96,6 +98,8 @@ __all__ = [
     "KeptTables",
     "Plan",
     "Recording",
+    "ReusedMemory",
+    "RowWords",
     "Unplannable",
     "add",
     "angles",
@@ -159,6 +163,7 @@ __all__ = [
     "instructions",
     "kv_address",
     "largest_allowed",
+    "leads",
     "linear",
     "linear_blocks",
     "linear_wide",

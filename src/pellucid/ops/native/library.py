@@ -52,6 +52,8 @@ class Op:
 class Recorder(Protocol):
     """An open recording (plan.Recording), which makes output tensors and records calls."""
 
+    dry: bool
+
     def paused(self) -> AbstractContextManager[None]: ...
     def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor: ...
     def add_call(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None: ...
@@ -231,7 +233,7 @@ def on_threads(count: int) -> Iterator[None]:
 
 
 def call(name: str, half: int, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...], /, **words: float) -> None:
-    """Run one kernel now, on `threads()` threads, and add the call to an open recording.
+    """Run one kernel now, on `threads()` threads, and add the call to an open recording. One that is dry runs nothing.
 
     half: 0 for float32, 1 for bfloat16.  reads, writes: the tensors behind its pointers.  words: the struct's fields by name.
     """
@@ -240,4 +242,6 @@ def call(name: str, half: int, reads: tuple[Tensor, ...], writes: tuple[Tensor, 
     line = op.line(half, words)
     if here.recording is not None:
         here.recording.add_call(op, line, reads, writes)
+        if here.recording.dry:
+            return
     lib.run(line, 1, threads())

@@ -10,6 +10,8 @@ earlier call that wrote memory it reads or writes, or read memory it writes. A p
 """
 
 import ctypes
+import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -80,10 +82,14 @@ class Plan:
         self.words = (ctypes.c_char * len(words)).from_buffer(words)
         self.address = ctypes.addressof(self.words)
 
-    def replay(self) -> None:
-        """Run the step again on the data now behind its pointers."""
+    def replay(self, count: int | None = None) -> None:
+        """Run the step again on the data now behind its pointers, or its first `count` calls."""
         assert library.lib is not None
-        library.lib.run(self.address, len(self.calls), library.threads())
+        library.lib.run(self.address, len(self.calls) if count is None else count, library.threads())
+
+    def before(self, t: Tensor) -> int:
+        """Return the number of calls before the first that reads t."""
+        return next(i for i, call in enumerate(self.calls) if overlap(call.reads, (extent(t),)))
 
     def burst(self, words: Mapping[str, float]) -> int:
         """Run up to words["steps"] steps, each with the tokens that the one before has chosen: see burst.h, which names the words.
@@ -95,10 +101,50 @@ class Plan:
         return library.lib.burst(self.address, len(self.calls), library.threads(), line)  # type: ignore[no-any-return]
 
 
-class Recording:
-    """An open recording: its calls so far, and the memory behind their pointers."""
+class ReusedMemory:
+    """Memory for output tensors, given again once a tensor and all its views have died. Plans over it run one after the other.
+
+    kept: all of it, by address.  free: what no tensor holds, by its size in bytes.
+    """
 
     def __init__(self) -> None:
+        self.kept: dict[int, Tensor] = {}
+        self.free: dict[int, list[int]] = {}
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Allocate a tensor."""
+        count = math.prod(shape)
+        size = rounded(max(1, count * dtype.itemsize))
+        free = self.free.setdefault(size, [])
+        if not free:
+            block = torch.empty(size, dtype=torch.uint8)
+            free.append(block.data_ptr())
+            self.kept[free[-1]] = block
+        address = free.pop()
+        lent = (ctypes.c_char * size).from_address(address)  # the tensor's storage holds it, and nothing else does
+        weakref.finalize(lent, free.append, address).atexit = False
+        return torch.frombuffer(lent, dtype=dtype, count=count).view(shape)
+
+    def holds(self, storage: torch.UntypedStorage) -> bool:
+        """True if a storage lies in this memory."""
+        return storage.data_ptr() in self.kept
+
+
+def rounded(size: int) -> int:
+    """Round a size up to 3 binary digits and zeros, and to a cache line."""
+    unit = max(64, 1 << max(0, size.bit_length() - 3))
+    return -(-size // unit) * unit
+
+
+class Recording:
+    """An open recording: its calls so far, and the memory behind their pointers.
+
+    memory: of its output tensors; None: each has its own, so that a call waits for true dependencies only.
+    dry: nothing runs while it is open.
+    """
+
+    def __init__(self, memory: ReusedMemory | None = None, dry: bool = False) -> None:
+        self.memory, self.dry = memory, dry
         self.calls: list[PlannedCall] = []
         self.alive: list[torch.UntypedStorage] = []  # not the tensors: a parameter may be given other memory
         self.off = False  # inside paused(): torch makes an output tensor, or a table that is the same at every step
@@ -113,12 +159,13 @@ class Recording:
             self.off = outer
 
     def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Allocate an output tensor. A step reuses no memory, so a call waits for true dependencies only."""
+        """Allocate an output tensor."""
         with self.paused():
-            return torch.empty(shape, dtype=dtype, device="cpu")
+            return torch.empty(shape, dtype=dtype, device="cpu") if self.memory is None else self.memory.empty(shape, dtype)
 
     def add_call(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None:
-        self.alive += (t.untyped_storage() for t in (*reads, *writes))
+        storages = (t.untyped_storage() for t in (*reads, *writes))
+        self.alive += (s for s in storages if self.memory is None or not self.memory.holds(s))
         self.calls.append(PlannedCall(op, line, tuple(map(extent, reads)), tuple(map(extent, writes))))
 
     def plan(self) -> Plan:
@@ -165,11 +212,14 @@ class Values(TorchFunctionMode):
 
 
 @contextmanager
-def record() -> Iterator[Recording]:
-    """Record every native call of this thread. Raises Unplannable for a torch op that touches data, and if there are no kernels."""
+def record(memory: ReusedMemory | None = None, dry: bool = False) -> Iterator[Recording]:
+    """Record every native call of this thread. Raises Unplannable for a torch op that touches data, and if there are no kernels.
+
+    memory, dry: see Recording.
+    """
     if not library.available():
         raise Unplannable("plan.unavailable")
-    outer, recording = library.here.recording, Recording()
+    outer, recording = library.here.recording, Recording(memory, dry)
     library.here.recording = recording
     try:
         with ExitStack() as modes:

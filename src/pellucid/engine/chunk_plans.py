@@ -1,0 +1,144 @@
+"""Steps with rows of prompts as replayed plans: one for up to 16 rows, and one for up to 512, which run for any number of them.
+
+    tokens     [1 n]    17   5 | 803  91   4 ...  60      two texts decode, and 25 rows of a prompt
+    positions  [1 n]    40   7 |   0   1   2 ...  24
+    runs                3 |  0   1   2  27                the number of texts, where their rows begin, the last one's end
+    wanted     [16]     0   1  26   0 ...                 the rows whose logits are returned, then row 0
+
+A plan is recorded for its largest number of rows, and nothing runs meanwhile. It holds the memory of a few layers, not of all: a tensor
+that nothing reads any more gives its place to a later one. Both plans share this memory and their input buffers, since one step runs at a
+time; memory of rows that never run is never touched.
+
+Only a step that is all kernels can be one. Those that leave prompts to torch, which multiplies faster there, run module by module.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from pellucid.batch.kv_cache import PagedCache, Span
+from pellucid.batch.states import stateful
+from pellucid.config import Attention
+from pellucid.engine.plans import DecodeStep, Plans, StepBuffers
+from pellucid.nn.linear import Linear
+from pellucid.nn.transformer import Decoder, EncoderDecoder
+from pellucid.ops import native
+from pellucid.ops.blocks import Blocks
+
+FEW, MOST, WANTED = 16, 512, 16  # rows that have kernels of their own; rows of a plan; those whose logits it returns
+
+
+class ChunkBuffers(StepBuffers):
+    """The input buffers of a step of up to n rows, some of prompts.
+
+    words: those of the plan that count its rows.  body: its calls before the head.
+    """
+
+    words: native.RowWords | None = None
+    body = 0
+
+    def __init__(self, n: int, pages: PagedCache) -> None:
+        super().__init__(n, pages, 0)
+        self.runs, self.wanted = torch.zeros(n + 2, dtype=torch.long), torch.zeros(WANTED, dtype=torch.long)
+
+    def first(self, n: int, pages: PagedCache) -> "ChunkBuffers":
+        """Return buffers of n rows in the memory of these."""
+        own = ChunkBuffers(0, pages)
+        own.tokens, own.positions, own.lengths = self.tokens[:, :n], self.positions[:, :n], self.lengths[:, :n]
+        own.tables = {allocator: tables[:n] for allocator, tables in self.tables.items()}
+        own.runs, own.wanted = self.runs, self.wanted
+        return own
+
+    def fill(self, tokens: Sequence[int], spans: Sequence[Span], together: Mapping[object, int], wanted: Sequence[int]) -> None:
+        """Fill the buffers with the rows of these spans, end to end."""
+        count, texts = len(tokens), len(spans)
+        self.tokens.numpy()[0, :count] = tokens
+        self.runs.numpy()[: texts + 2] = [texts, *(s.start for s in spans), count]
+        self.wanted.numpy()[:] = [*wanted, *[0] * (WANTED - len(wanted))]
+        positions, lengths = self.positions.numpy()[0], self.lengths.numpy()[0]
+        for s in spans:
+            positions[s.start : s.stop] = range(s.before, s.end)
+            lengths[s.start : s.stop] = max(together.get(s.request, 0), s.end)
+        for allocator, tables in self.tables.items():
+            rows = tables.numpy()
+            for s in spans:
+                filled = (s.end - 1) // allocator.size + 1
+                rows[s.start : s.stop, :filled] = allocator.tables[s.request].numpy()[:filled]
+
+
+class ChunkPlans(Plans):
+    """The plans of a model's steps with rows of prompts over one set of pages."""
+
+    def __init__(self, model: Decoder | EncoderDecoder, pages: PagedCache, deterministic: bool) -> None:
+        super().__init__(model, pages)
+        self.planned = self.device.type == "cpu" and chunkable(model) and (deterministic or by_kernels(model))
+        self.memory, self.shared = native.ReusedMemory(), ChunkBuffers(MOST if self.planned else 0, pages)
+
+    def takes(self, rows: int, wanted: int) -> bool:
+        """True if a step of this number of rows, with logits of `wanted` of them, may be a plan."""
+        return self.planned and rows <= MOST and wanted <= WANTED and native.available() and not any(self.hooks)
+
+    def kernels(self) -> AbstractContextManager[None]:
+        """Return a context in which the steps that may be plans run by their kernels, if they do not here."""
+        return native.any_rows(alone=False) if self.planned else nullcontext()
+
+    def run(self, tokens: Sequence[int], spans: tuple[Span, ...], wanted: Sequence[int]) -> Tensor | None:
+        """Compute the rows of these spans. Returns the logits [wanted V], valid until the next step, and sets `best`. None: not a plan."""
+        rows = len(tokens)
+        buffers = self.buffers_for(self.size_for(rows))
+        assert isinstance(buffers, ChunkBuffers)
+        if not self.takes(rows, len(wanted)) or not self.pages.pools:  # hooks that the buffers have found; the first step of all
+            return None
+        buffers.fill(tokens, spans, self.pages.angle_length, wanted)
+        if buffers.words is None:
+            self.record(buffers, spans)
+        if buffers.words is None or not isinstance(buffers.plan, native.Plan):
+            self.planned = False
+            return None
+        buffers.words.set(rows)
+        buffers.plan.replay(None if wanted else buffers.body)
+        self.best = buffers.best[: len(wanted)]
+        return buffers.logits[: len(wanted)]
+
+    def size_for(self, rows: int) -> int:
+        """Return the most rows of the plan for this number of rows."""
+        return FEW if rows <= FEW else MOST
+
+    def empty_buffers(self, n: int) -> StepBuffers:
+        return self.shared.first(n, self.pages)
+
+    def record(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> None:
+        """Record a step of all rows of the buffers. Stores the plan, or the reason why it cannot be recorded."""
+        super().record(buffers, spans)
+        buffers.step = None  # it holds the rows of all layers
+        assert isinstance(buffers, ChunkBuffers)
+        if isinstance(buffers.plan, native.Plan):
+            buffers.body = buffers.plan.before(buffers.wanted)
+            try:
+                buffers.words = native.RowWords(buffers.plan, buffers.tokens.shape[1], buffers.body)
+            except native.Unplannable as error:
+                buffers.refused = str(error)
+
+    def step_of(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> DecodeStep:
+        assert isinstance(buffers, ChunkBuffers)
+        step = super().step_of(buffers, spans)
+        step.runs, step.wanted = buffers.runs, buffers.wanted
+        return step
+
+    def recording(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> AbstractContextManager[native.Recording]:
+        return native.record(self.memory, dry=True)
+
+
+def by_kernels(model: Decoder | EncoderDecoder) -> bool:
+    """True if the kernels multiply many rows by each of a model's matrices faster than torch."""
+    matrices = (m.weight for m in model.modules() if isinstance(m, Linear))
+    return all(isinstance(w, Blocks) or native.leads(w.dtype) for w in matrices)
+
+
+def chunkable(model: Decoder | EncoderDecoder) -> bool:
+    """True if a model's rows of prompts may run by the kernels: plain attention and no experts, whose kernels are for few rows."""
+    if not isinstance(model, Decoder) or stateful(model) or model.config.prefix:
+        return False
+    return all(isinstance(layer.attn, Attention) and not layer.ffn.experts for layer in model.config.layers)
