@@ -1,12 +1,12 @@
-"""Steps with rows of prompts as replayed plans: one for up to 16 rows, and one for up to 512, which run for any number of them.
+"""Steps with rows of prompts, and of many texts, as replayed plans of up to 16 or 512 rows, which run for any smaller number.
 
     tokens     [1 n]    17   5 | 803  91   4 ...  60      two texts decode, and 25 rows of a prompt
     positions  [1 n]    40   7 |   0   1   2 ...  24
     runs                3 |  0   1   2  27                the number of texts, where their rows begin, the last one's end
-    wanted     [16]     0   1  26   0 ...                 the rows whose logits are returned, then row 0
+    wanted     [w]      0   1  26                         the rows whose logits are returned
 
 A plan is recorded for its largest number of rows, and nothing runs meanwhile. It holds the memory of a few layers, not of all: a tensor
-that nothing reads any more gives its place to a later one. Both plans share this memory and their input buffers, since one step runs at a
+that nothing reads any more gives its place to a later one. All plans share this memory and their input buffers, since one step runs at a
 time; memory of rows that never run is never touched.
 
 Only a step that is all kernels can be one. Those that leave prompts to torch, which multiplies faster there, run module by module.
@@ -14,6 +14,7 @@ Only a step that is all kernels can be one. Those that leave prompts to torch, w
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,28 +28,29 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
 
-FEW, MOST, WANTED = 16, 512, 16  # rows that have kernels of their own; rows of a plan; those whose logits it returns
+FEW, MOST = native.ROWS, 512  # rows that have kernels of their own, and rows of a plan: of its blocks, and of its head
 
 
 class ChunkBuffers(StepBuffers):
-    """The input buffers of a step of up to n rows, some of prompts.
+    """The input buffers of a step of up to n rows, some of prompts, which returns the logits of up to w rows.
 
-    words: those of the plan that count its rows.  body: its calls before the head.
+    words, head_words: those of the plan that count its rows, and those of its head.  body: the number of calls before the head.
     """
 
     words: native.RowWords | None = None
+    head_words: native.RowWords | None = None
     body = 0
 
     def __init__(self, n: int, pages: PagedCache) -> None:
         super().__init__(n, pages, 0)
-        self.runs, self.wanted = torch.zeros(n + 2, dtype=torch.long), torch.zeros(WANTED, dtype=torch.long)
+        self.runs, self.wanted = torch.zeros(n + 2, dtype=torch.long), torch.zeros(n, dtype=torch.long)
 
-    def first(self, n: int, pages: PagedCache) -> "ChunkBuffers":
-        """Return buffers of n rows in the memory of these."""
+    def first(self, n: int, w: int, pages: PagedCache) -> "ChunkBuffers":
+        """Return buffers of n rows and w logits in the memory of these."""
         own = ChunkBuffers(0, pages)
         own.tokens, own.positions, own.lengths = self.tokens[:, :n], self.positions[:, :n], self.lengths[:, :n]
         own.tables = {allocator: tables[:n] for allocator, tables in self.tables.items()}
-        own.runs, own.wanted = self.runs, self.wanted
+        own.runs, own.wanted = self.runs, self.wanted[:w]
         return own
 
     def fill(self, tokens: Sequence[int], spans: Sequence[Span], together: Mapping[object, int], wanted: Sequence[int]) -> None:
@@ -56,7 +58,7 @@ class ChunkBuffers(StepBuffers):
         count, texts = len(tokens), len(spans)
         self.tokens.numpy()[0, :count] = tokens
         self.runs.numpy()[: texts + 2] = [texts, *(s.start for s in spans), count]
-        self.wanted.numpy()[:] = [*wanted, *[0] * (WANTED - len(wanted))]
+        self.wanted.numpy()[: len(wanted)] = wanted
         positions, lengths = self.positions.numpy()[0], self.lengths.numpy()[0]
         for s in spans:
             positions[s.start : s.stop] = range(s.before, s.end)
@@ -78,7 +80,7 @@ class ChunkPlans(Plans):
 
     def takes(self, rows: int, wanted: int) -> bool:
         """True if a step of this number of rows, with logits of `wanted` of them, may be a plan."""
-        return self.planned and rows <= MOST and wanted <= WANTED and native.available() and not any(self.hooks)
+        return self.planned and rows <= MOST and wanted <= MOST and native.available() and not any(self.hooks)
 
     def kernels(self) -> AbstractContextManager[None]:
         """Return a context in which the steps that may be plans run by their kernels, if they do not here."""
@@ -87,27 +89,25 @@ class ChunkPlans(Plans):
     def run(self, tokens: Sequence[int], spans: tuple[Span, ...], wanted: Sequence[int]) -> Tensor | None:
         """Compute the rows of these spans. Returns the logits [wanted V], valid until the next step, and sets `best`. None: not a plan."""
         rows = len(tokens)
-        buffers = self.buffers_for(self.size_for(rows))
+        buffers = self.buffers_for((FEW if rows <= FEW else MOST, FEW if len(wanted) <= FEW else MOST))
         assert isinstance(buffers, ChunkBuffers)
         if not self.takes(rows, len(wanted)) or not self.pages.pools:  # hooks that the buffers have found; the first step of all
             return None
         buffers.fill(tokens, spans, self.pages.angle_length, wanted)
         if buffers.words is None:
             self.record(buffers, spans)
-        if buffers.words is None or not isinstance(buffers.plan, native.Plan):
+        if buffers.words is None or buffers.head_words is None or not isinstance(buffers.plan, native.Plan):
             self.planned = False
             return None
         buffers.words.set(rows)
+        buffers.head_words.set(len(wanted))
         buffers.plan.replay(None if wanted else buffers.body)
         self.best = buffers.best[: len(wanted)]
         return buffers.logits[: len(wanted)]
 
-    def size_for(self, rows: int) -> int:
-        """Return the most rows of the plan for this number of rows."""
-        return FEW if rows <= FEW else MOST
-
-    def empty_buffers(self, n: int) -> StepBuffers:
-        return self.shared.first(n, self.pages)
+    def empty_buffers(self, n: Any) -> StepBuffers:
+        rows, logits = n
+        return self.shared.first(rows, logits, self.pages)
 
     def record(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> None:
         """Record a step of all rows of the buffers. Stores the plan, or the reason why it cannot be recorded."""
@@ -117,7 +117,8 @@ class ChunkPlans(Plans):
         if isinstance(buffers.plan, native.Plan):
             buffers.body = buffers.plan.before(buffers.wanted)
             try:
-                buffers.words = native.RowWords(buffers.plan, buffers.tokens.shape[1], buffers.body)
+                buffers.words = native.RowWords(buffers.plan, buffers.tokens.shape[1], slice(0, buffers.body))
+                buffers.head_words = native.RowWords(buffers.plan, len(buffers.wanted), slice(buffers.body, len(buffers.plan.calls)))
             except native.Unplannable as error:
                 buffers.refused = str(error)
 

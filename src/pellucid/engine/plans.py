@@ -136,7 +136,7 @@ class Plans:
         self.model, self.pages, self.planned = model, pages, planned
         self.device, self.stateful = next(model.parameters()).device, stateful(model)
         self.most = native.ROWS if self.device.type == "cpu" else 0  # rows of a step that may be a plan
-        self.buffers: dict[int, StepBuffers] = {}
+        self.buffers: dict[Any, StepBuffers] = {}  # by the number of rows
         self.best, self.ran, self.drawn, self.interrupt = torch.empty(0), 1, list[list[int]](), np.zeros(1, np.int64)
         self.dicts: list[ValuesView[Any]] = []  # of every module: its parameters, buffers and modules
         self.members: list[Any] = []  # their values at the recording; kept alive, so that no new object takes the address of an old one
@@ -220,7 +220,7 @@ class Plans:
             buffers.recorder.emit(w, buffers.step, spans, buffers.logits, buffers.tokens)
         return buffers.logits, buffers.best
 
-    def buffers_for(self, n: int) -> StepBuffers:
+    def buffers_for(self, n: Any) -> StepBuffers:
         """Return the buffers of n rows. Drops all buffers and plans if the model or the pools have changed since the recording."""
         members = list(chain.from_iterable(self.dicts))
         if self.state() != self.recorded_state or len(members) != len(self.members) or not all(map(is_, members, self.members)):
@@ -236,7 +236,7 @@ class Plans:
             self.buffers[n] = self.empty_buffers(n)
         return self.buffers[n]
 
-    def empty_buffers(self, n: int) -> StepBuffers:
+    def empty_buffers(self, n: Any) -> StepBuffers:
         """Make the buffers of a step of n rows."""
         return StepBuffers(n, self.pages, len(self.cross_attention))
 

@@ -76,6 +76,7 @@ SCORES = OpKind(
 )
 
 INSIDE = "scores", "pattern"
+TABLES = native.ReusedMemory(512 << 20)  # bytes: those of GPT-2 at 512 tokens take 300 MB
 
 
 def attend(q: Tensor, kv_cache: KVCache, mask: Mask, scale: float) -> Tensor:
@@ -158,9 +159,9 @@ def attend_one(q: Tensor, segment: Segment, mask: Mask, scale: float, named: tup
 
 
 def empty_tables(q: Tensor, paged: Paged) -> native.KeptTables:
-    """Return tables [1 H T S] for the kernel to fill."""
+    """Return tables [1 H T S] for the kernel to fill, in memory that later ones are given again."""
     shape = 1, q.shape[2], q.shape[1], paged.end - paged.start
-    return native.KeptTables(q.new_empty(shape), q.new_empty(shape), paged.start)
+    return native.KeptTables(TABLES.empty(shape, q.dtype), TABLES.empty(shape, q.dtype), paged.start)
 
 
 def again(q: Tensor, z: Tensor, segment: Segment, mask: Mask, scale: float) -> native.KeptTables | None:

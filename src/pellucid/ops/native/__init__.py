@@ -27,7 +27,7 @@ from pellucid.ops.native.attention import (
 )
 from pellucid.ops.native.drawing import Draw, cooled, draw_list, fits_allowed, fits_row, indices_between, largest_allowed
 from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off, on_threads
-from pellucid.ops.native.plan import Plan, Recording, ReusedMemory, Unplannable, record
+from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
 from pellucid.ops.native.quantised import (
     embedding_blocks,
     experts_blocks,
@@ -36,6 +36,7 @@ from pellucid.ops.native.quantised import (
     fits_linear_blocks,
     linear_blocks,
 )
+from pellucid.ops.native.reused_memory import ReusedMemory
 from pellucid.ops.native.routing import (
     best,
     combine,

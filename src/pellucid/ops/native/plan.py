@@ -10,8 +10,6 @@ earlier call that wrote memory it reads or writes, or read memory it writes. A p
 """
 
 import ctypes
-import math
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pellucid.errors import UseError
 from pellucid.ops.native import library
 from pellucid.ops.native.library import Op
+from pellucid.ops.native.reused_memory import ReusedMemory
 
 Range = tuple[int, int]  # addresses, the second one past the end
 AFTER = 16  # the byte, in the words of a call, that says how many calls it waits for
@@ -99,41 +98,6 @@ class Plan:
         assert library.lib is not None
         line = library.lib.burst_words.line(0, words)
         return library.lib.burst(self.address, len(self.calls), library.threads(), line)  # type: ignore[no-any-return]
-
-
-class ReusedMemory:
-    """Memory for output tensors, given again once a tensor and all its views have died. Plans over it run one after the other.
-
-    kept: all of it, by address.  free: what no tensor holds, by its size in bytes.
-    """
-
-    def __init__(self) -> None:
-        self.kept: dict[int, Tensor] = {}
-        self.free: dict[int, list[int]] = {}
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Allocate a tensor."""
-        count = math.prod(shape)
-        size = rounded(max(1, count * dtype.itemsize))
-        free = self.free.setdefault(size, [])
-        if not free:
-            block = torch.empty(size, dtype=torch.uint8)
-            free.append(block.data_ptr())
-            self.kept[free[-1]] = block
-        address = free.pop()
-        lent = (ctypes.c_char * size).from_address(address)  # the tensor's storage holds it, and nothing else does
-        weakref.finalize(lent, free.append, address).atexit = False
-        return torch.frombuffer(lent, dtype=dtype, count=count).view(shape)
-
-    def holds(self, storage: torch.UntypedStorage) -> bool:
-        """True if a storage lies in this memory."""
-        return storage.data_ptr() in self.kept
-
-
-def rounded(size: int) -> int:
-    """Round a size up to 3 binary digits and zeros, and to a cache line."""
-    unit = max(64, 1 << max(0, size.bit_length() - 3))
-    return -(-size // unit) * unit
 
 
 class Recording:

@@ -29,15 +29,16 @@ class RowWord(NamedTuple):
 
 
 class RowWords:
-    """The words of a plan's first `calls` calls that depend on its number of rows, n when it was recorded.
+    """The words of some of a plan's calls that depend on their number of rows, n when it was recorded.
 
     Raises Unplannable for a call whose rows are neither a multiple of n, nor a part of n with which a product goes on.
     """
 
-    def __init__(self, plan: Plan, n: int, calls: int) -> None:
-        counting, start, done = list[RowWord](), 0, 0
+    def __init__(self, plan: Plan, n: int, calls: slice) -> None:
+        counting, done = list[RowWord](), 0
+        start = sum(len(call.words) // 8 for call in plan.calls[: calls.start])
         product: tuple[str, int] | None = None  # of the call before: its kernel and weight
-        for call in plan.calls[:calls]:
+        for call in plan.calls[calls]:
             words, fields = np.frombuffer(call.words, np.int64), call.op.fields
             place = HEAD + fields.index(ROWS if ROWS in fields else NUMBERS)
             count, own = int(words[place]), (call.op.name, int(words[HEAD + fields.index("w")])) if "w" in fields else None
