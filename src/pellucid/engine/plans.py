@@ -58,7 +58,9 @@ class DecodeStep(Step):
     def _append(self, allocator: PageAllocator, pools: Stored, new: Stored) -> KVCache:
         tables, size = self.tables[allocator], allocator.size
         places = list(zip(self.format.places(pools), new, strict=True))
-        if not all(native.fits_store(n, place, tables, self.positions) for place, n in places):
+        with native.any_rows(alone=False):  # a row is copied as it is
+            fits = all(native.fits_store(n, place, tables, self.positions) for place, n in places)
+        if not fits:
             return super()._append(allocator, pools, new)
         for place, n in places:
             native.store(n, place, tables, self.positions, size)
@@ -168,14 +170,18 @@ class Plans:
             pages.reserve(request, before[request] + len(row))
             spans += [Span(request, len(tokens) + i, len(tokens) + i + 1, before[request] + i) for i in range(len(row))]
             tokens += row
-        if len(tokens) > self.most:
+        if len(tokens) > self.most and self.device.type != "cpu":
             logits, self.best = self.batch(tokens, (*spans,))
         else:
-            buffers = self.buffers_for(len(tokens))
+            if planned := len(tokens) <= self.most:
+                buffers = self.buffers_for(len(tokens))
+            else:  # kept for no later step, whose number of rows is another
+                self.drop_outdated()
+                buffers = self.empty_buffers(len(tokens))
             buffers.set(tokens, spans, pages.angle_length, steps)
             if self.cross_attention:
                 torch.stack([self.memory_addresses(s.request) for s in spans], out=buffers.memories)
-            if not self.plannable(buffers):
+            if not (planned and self.plannable(buffers)):
                 logits, self.best = self.plain_step(buffers, (*spans,))
             elif steps > 1 and buffers.plan is not None and not here.watches:
                 logits, self.best = self.burst(buffers, texts, steps)
@@ -221,7 +227,14 @@ class Plans:
         return buffers.logits, buffers.best
 
     def buffers_for(self, n: Any) -> StepBuffers:
-        """Return the buffers of n rows. Drops all buffers and plans if the model or the pools have changed since the recording."""
+        """Return the buffers of n rows."""
+        self.drop_outdated()
+        if n not in self.buffers:
+            self.buffers[n] = self.empty_buffers(n)
+        return self.buffers[n]
+
+    def drop_outdated(self) -> None:
+        """Drop all buffers and plans if the model or the pools have changed since the recording."""
         members = list(chain.from_iterable(self.dicts))
         if self.state() != self.recorded_state or len(members) != len(self.members) or not all(map(is_, members, self.members)):
             self.buffers, modules = {}, list(self.model.modules())
@@ -232,9 +245,6 @@ class Plans:
             self.kv_addresses = {}
             self.hooks = [d for m in modules for d in (m._forward_hooks, m._forward_pre_hooks)]
             self.recorded_state = self.state()
-        if n not in self.buffers:
-            self.buffers[n] = self.empty_buffers(n)
-        return self.buffers[n]
 
     def empty_buffers(self, n: Any) -> StepBuffers:
         """Make the buffers of a step of n rows."""
