@@ -49,8 +49,8 @@ class Forward:
 
     def rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
         """Compute the logits, by a plan of a row each if every sequence decodes."""
-        crowd = len(chunks) > native.ROWS and self.chunk_plans.takes(len(chunks), len(chunks))
-        if not self.all_logits and not crowd and all(s.pending == 1 and s.written and self.has_memory(s) for s in chunks):
+        many = len(chunks) > native.ROWS and self.chunk_plans.takes(len(chunks), len(chunks))
+        if not self.all_logits and not many and all(s.pending == 1 and s.written and self.has_memory(s) for s in chunks):
             feed: dict[Hashable, int] = {s.key: s.tokens[-1] for s in chunks}
             proposed: dict[Hashable, list[int]] = {s.key: s.proposed for s in chunks if s.proposed}
             logits = self.plans.step(feed, proposed, texts=list(chunks), steps=min(s.steps for s in chunks))
