@@ -216,6 +216,8 @@ def test_a_call_of_other_rows_is_refused() -> None:
     assert native.RowWords(plan, 5, slice(0, 1)).each.tolist() == [8]
     with pytest.raises(native.Unplannable, match="add counts 40 where a step has rows: 16"):
         native.RowWords(plan, 16, slice(0, 1))
+    with swapped(plan.calls[0].op, "fields", ("x", "y", "z", "count")), pytest.raises(native.Unplannable, match="add counts 0"):
+        native.RowWords(plan, 5, slice(0, 1))
 
 
 # Memory.

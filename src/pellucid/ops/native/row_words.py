@@ -40,7 +40,10 @@ class RowWords:
         product: tuple[str, int] | None = None  # of the call before: its kernel and weight
         for call in plan.calls[calls]:
             words, fields = np.frombuffer(call.words, np.int64), call.op.fields
-            place = HEAD + fields.index(ROWS if ROWS in fields else NUMBERS)
+            name = ROWS if ROWS in fields else NUMBERS
+            if name not in fields:
+                raise Unplannable("plan.rows", op=call.op.name, rows=0, n=n)
+            place = HEAD + fields.index(name)
             count, own = int(words[place]), (call.op.name, int(words[HEAD + fields.index("w")])) if "w" in fields else None
             if count % n == 0:
                 counting.append(RowWord(start + place, count // n, 0, n))
