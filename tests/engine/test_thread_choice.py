@@ -104,3 +104,17 @@ def test_a_text_does_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch) 
 
     turn = iter(range(1, 10_000))
     assert text(lambda: 1) == text(lambda: 2) == text(lambda: 1 + next(turn) % 3)
+
+
+@needs_kernels
+def test_only_steps_of_a_plan_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt's step among the trials would make all threads look slow."""
+    noted = list[float]()
+    monkeypatch.setattr(ThreadChoice, "took", lambda self, threads, seconds: noted.append(seconds))
+    engine = Engine.of(tiny("llama", torch.float32), 200, size=8)
+    engine.submit(Request((5, 3, 80, 7), 20, logprobs=1))
+    engine.step()  # the prompt's
+    engine.step()  # records the plan
+    assert not noted
+    list(engine.outputs())
+    assert len(noted) == 18

@@ -36,6 +36,7 @@ def test_memory_has_a_limit() -> None:
     addresses = {t.data_ptr() for t in tensors[:3]}
     del tensors
     assert {memory.empty((4, 4), torch.float32).data_ptr() for _ in range(5)} <= addresses
+    assert memory.empty((0, 4), torch.float32).shape == (0, 4)
     for size in (1, 64, 65, 1000, 12_582_912, 12_582_913):
         assert size <= rounded(size) <= max(64, size + size / 8 + 64) and rounded(size) % 64 == 0
 

@@ -12,8 +12,9 @@ time; memory of rows that never run is never touched.
 Only a step that is all kernels can be one. Those that leave prompts to torch, which multiplies faster there, run module by module.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from copy import copy
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from pellucid.batch.kv_cache import PagedCache, Span
 from pellucid.batch.states import stateful
+from pellucid.batch.step import Step
 from pellucid.config import Attention
 from pellucid.engine.plans import DecodeStep, Plans, StepBuffers
 from pellucid.nn.linear import Linear
@@ -45,27 +47,24 @@ class ChunkBuffers(StepBuffers):
         super().__init__(n, pages, 0)
         self.runs, self.wanted = torch.zeros(n + 2, dtype=torch.long), torch.zeros(n, dtype=torch.long)
 
-    def first(self, n: int, w: int, pages: PagedCache) -> "ChunkBuffers":
+    def first(self, n: int, w: int) -> "ChunkBuffers":
         """Return buffers of n rows and w logits in the memory of these."""
-        own = ChunkBuffers(0, pages)
+        own = copy(self)
         own.tokens, own.positions, own.lengths = self.tokens[:, :n], self.positions[:, :n], self.lengths[:, :n]
         own.tables = {allocator: tables[:n] for allocator, tables in self.tables.items()}
-        own.runs, own.wanted = self.runs, self.wanted[:w]
+        own.wanted = self.wanted[:w]
         return own
 
-    def fill(self, tokens: Sequence[int], spans: Sequence[Span], together: Mapping[object, int], wanted: Sequence[int]) -> None:
-        """Fill the buffers with the rows of these spans, end to end."""
-        count, texts = len(tokens), len(spans)
+    def fill(self, tokens: Sequence[int], step: Step, wanted: Sequence[int]) -> None:
+        """Fill the buffers with the rows of a step."""
+        count, texts = len(tokens), len(step.spans)
         self.tokens.numpy()[0, :count] = tokens
-        self.runs.numpy()[: texts + 2] = [texts, *(s.start for s in spans), count]
+        self.runs.numpy()[: texts + 2] = [texts, *(s.start for s in step.spans), count]
         self.wanted.numpy()[: len(wanted)] = wanted
-        positions, lengths = self.positions.numpy()[0], self.lengths.numpy()[0]
-        for s in spans:
-            positions[s.start : s.stop] = range(s.before, s.end)
-            lengths[s.start : s.stop] = max(together.get(s.request, 0), s.end)
+        self.positions[:, :count], self.lengths[:, :count] = step.positions, step.totals()
         for allocator, tables in self.tables.items():
             rows = tables.numpy()
-            for s in spans:
+            for s in step.spans:
                 filled = (s.end - 1) // allocator.size + 1
                 rows[s.start : s.stop, :filled] = allocator.tables[s.request].numpy()[:filled]
 
@@ -82,20 +81,16 @@ class ChunkPlans(Plans):
         """True if a step of this number of rows, with logits of `wanted` of them, may be a plan."""
         return self.planned and rows <= MOST and wanted <= MOST and native.available() and not any(self.hooks)
 
-    def kernels(self) -> AbstractContextManager[None]:
-        """Return a context in which the steps that may be plans run by their kernels, if they do not here."""
-        return native.any_rows(alone=False) if self.planned else nullcontext()
-
-    def run(self, tokens: Sequence[int], spans: tuple[Span, ...], wanted: Sequence[int]) -> Tensor | None:
-        """Compute the rows of these spans. Returns the logits [wanted V], valid until the next step, and sets `best`. None: not a plan."""
+    def run(self, tokens: Sequence[int], step: Step, wanted: Sequence[int]) -> Tensor | None:
+        """Compute the rows of a step. Returns the logits [wanted V], valid until the next step, and sets `best`. None: not a plan."""
         rows = len(tokens)
         buffers = self.buffers_for((FEW if rows <= FEW else MOST, FEW if len(wanted) <= FEW else MOST))
         assert isinstance(buffers, ChunkBuffers)
         if not self.takes(rows, len(wanted)) or not self.pages.pools:  # hooks that the buffers have found; the first step of all
             return None
-        buffers.fill(tokens, spans, self.pages.angle_length, wanted)
+        buffers.fill(tokens, step, wanted)
         if buffers.words is None:
-            self.record(buffers, spans)
+            self.record(buffers, step.spans)
         if buffers.words is None or buffers.head_words is None or not isinstance(buffers.plan, native.Plan):
             self.planned = False
             return None
@@ -107,7 +102,7 @@ class ChunkPlans(Plans):
 
     def empty_buffers(self, n: Any) -> StepBuffers:
         rows, logits = n
-        return self.shared.first(rows, logits, self.pages)
+        return self.shared.first(rows, logits)
 
     def record(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> None:
         """Record a step of all rows of the buffers. Stores the plan, or the reason why it cannot be recorded."""

@@ -40,11 +40,13 @@ class Forward:
 
     def __call__(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
         alike = 0 if here.watches or not all(s.pending == 1 and s.written for s in chunks) else sum(chunks.values())
-        threads = self.threads.number(alike if alike and self.plans.ready(alike) else 0)
+        measured = alike if alike and self.plans.ready(alike) else 0
+        threads = self.threads.number(measured)
         began = self.threads.clock()
         with torch.no_grad(), self.kernels(), native.on_threads(threads):
             out = self.rows(chunks)
-        self.threads.took(threads, (self.threads.clock() - began) / (self.plans.ran if alike else 1))
+        if measured:
+            self.threads.took(threads, (self.threads.clock() - began) / self.plans.ran)
         return out
 
     def rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
@@ -73,8 +75,8 @@ class Forward:
         at = [row for span, rows in zip(step.spans, wanted.values(), strict=True) for row in range(span.stop - rows, span.stop)]
         tokens = [t for s, rows in chunks.items() for t in s.tokens[s.stored : s.stored + rows]]
         plannable = not self.all_logits and max(wanted.values()) <= 1 and self.chunk_plans.takes(len(tokens), len(at))
-        with self.chunk_plans.kernels() if plannable else nullcontext():  # a watched step has the bits of a plan
-            if plannable and not here.watches and (logits := self.chunk_plans.run(tokens, step.spans, at)) is not None:
+        with native.any_rows(alone=False) if plannable else nullcontext():  # a watched step has the bits of a plan
+            if plannable and not here.watches and (logits := self.chunk_plans.run(tokens, step, at)) is not None:
                 for s, best in zip((s for s, rows in wanted.items() if rows), self.chunk_plans.best.tolist(), strict=True):
                     s.best = [best]
                 step.advance()

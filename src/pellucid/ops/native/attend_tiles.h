@@ -14,19 +14,7 @@
 constexpr i64 TILE_QUERIES = 384;  // of a piece, since weaving a key costs what two dozen queries cost
 constexpr i64 TILE_NUMBERS = HEIGHT * STEP;  // of a tile in bf16
 
-// Weave rows of 16 by word: a word (two numbers) of each of 16 rows, then the next word. at: the rows' offsets in x.
-static void weave_rows(const u16* x, const i64* at, i64 rows, i64 width, u16* to) {
-  i64 lanes[LANES];
-  for (i64 l = 0; l < LANES; l++) lanes[l] = l * HEIGHT;
-  for (i64 r = 0; r < rows; r += HEIGHT)
-    for (i64 i = 0; i < width; i += STEP, to += TILE_NUMBERS)
-      for (i64 s = 0; s < HEIGHT; s += 8) {
-        __m256 words[2 * 8];
-        for (i64 j = 0; j < 8; j++) halves(r + s + j < rows ? as_float(load_bits(x + at[r + s + j] + i)) : set(0.f), words + j);
-        for (i64 h = 0; h < LANES; h += 8) transpose(words + h, (float*)to + s, lanes + h);
-      }
-}
-// Weave rows two by two: a word of both rows' numbers, STEP rows a tile, and their other numbers in the next tile.
+// Weave rows two by two: a word of both rows' numbers, STEP rows a tile, and their other numbers in the next tile. at: the rows' offsets in x.
 static void weave_pairs(const u16* x, const i64* at, i64 rows, i64 width, u16* to) {
   for (i64 r = 0; r < rows; r += STEP)
     for (i64 i = 0; i < width; i += HEIGHT)
@@ -92,7 +80,8 @@ struct TilePiece {
     sums = scores + STEP * pitch, k = (u16*)(sums + STEP * a.value), v = k + all * a.key, q = v + all * a.value;
     i64 *keys = (i64*)(q + tiles * a.key), *values = keys + all;
     find_keys(a, a.table, g, from, to - from, keys, values, (float*)nullptr, (float*)nullptr);
-    weave_rows(a.k, keys, to - from, a.key, k), weave_pairs(a.v, values, to - from, a.value, v);
+    for (i64 t = 0; t < to - from; t += HEIGHT) weave_rows([&](i64 s) { return a.k + keys[s]; }, to - from, a.key, t, HEIGHT, k + t * a.key);
+    weave_pairs(a.v, values, to - from, a.value, v);
     for (i64 i = 0; i < tiles; i++) {
       if (i < queries) std::memcpy(q + i * a.key, a.q + ((r + i / shared) * a.heads + h + i % shared) * a.key, a.key * sizeof(u16));
       else std::memset(q + i * a.key, 0, a.key * sizeof(u16));

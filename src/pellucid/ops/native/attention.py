@@ -188,7 +188,12 @@ class KeptTables:
 
 def attends_any(q: Tensor) -> bool:
     """True if a kernel attends from any number of rows q faster than torch's: in float32, in bf16 where torch is slow, or in tiles."""
-    return q.dtype is torch.float32 or (q.dtype is torch.bfloat16 and (not BF16_IS_FAST or tiled()))
+    return attends_in_vectors(q) or (q.dtype is torch.bfloat16 and tiled())
+
+
+def attends_in_vectors(q: Tensor) -> bool:
+    """True if the kernel without tiles attends from any number of rows q faster than torch's."""
+    return q.dtype is torch.float32 or (q.dtype is torch.bfloat16 and not BF16_IS_FAST)
 
 
 def tiled() -> bool:
@@ -204,8 +209,7 @@ def fits_tiles(q: Tensor, pools: tuple[Tensor, ...], mask: Mask) -> bool:
 
 
 def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, mask: Mask, end: int | None = None) -> bool:
-    slow = q.dtype is torch.bfloat16 and BF16_IS_FAST and not fits_tiles(q, pools, mask)  # torch is faster
-    some = few(q) or (attends_any(q) and q.numel() > 0 and not slow)
+    some = few(q) or fits_tiles(q, pools, mask) or (attends_in_vectors(q) and q.numel() > 0)
     if not (some and fits_mask(mask, end) and len(pools) in (2, 4) and pools[0].ndim == 3 and q.ndim == 4 and q.shape[0] == 1):
         return False
     plain = pools if len(pools) == 2 else pools[2:]

@@ -33,12 +33,12 @@
 #define KERNELS OF_A_STEP
 #else
 #if defined(__AMX_BF16__)
-#define TILED_ALONE ONE(attend_tiles)
+#define OF_TILES ONE(attend_tiles)
 #else
-#define TILED_ALONE
+#define OF_TILES
 #endif
 #define KERNELS \
-  OF_A_STEP TILED_ALONE BOTH(pack) BOTH(many) WIDE(many_wide, many) ONE(cool) ONE(indices_between) BOTH(largest_allowed) BOTH(runs) ONE(draw) \
+  OF_A_STEP OF_TILES BOTH(pack) BOTH(many) WIDE(many_wide, many) ONE(cool) ONE(indices_between) BOTH(largest_allowed) BOTH(runs) ONE(draw) \
   BOTH(store_int8) BOTH(held_int8) HELD(attend_int8, attend)
 #endif
 

@@ -31,12 +31,12 @@ class ReusedMemory:
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Allocate a tensor."""
         count = math.prod(shape)
-        size = rounded(max(1, count * dtype.itemsize))
+        size = rounded(count * dtype.itemsize)
         free = self.free.setdefault(size, [])
         try:
             address = free.pop()
         except IndexError:
-            if self.limit is not None and self.size + size > self.limit:
+            if not count or (self.limit is not None and self.size + size > self.limit):
                 return torch.empty(shape, dtype=dtype, device="cpu")
             block = torch.empty(size, dtype=torch.uint8, device="cpu")
             address = block.data_ptr()

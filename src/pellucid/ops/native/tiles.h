@@ -43,25 +43,27 @@ struct Tiles {  // for this thread. Given back, since torch's library has its ow
   ~Tiles() { _tile_release(); }
 };
 
-// Weave rows of x [rows k], from `row` to the end of its group.
-static void weave_group(const u16* x, i64 rows, i64 k, i64 row, u16* to) {
-  const i64 side = abreast(rows);
+// Weave `side` rows of k numbers, eight or sixteen, from `row` on: those from `rows` on are zeros. start(r): where row r lies.
+template <class F>
+static void weave_rows(F start, i64 rows, i64 k, i64 row, i64 side, u16* to) {
   i64 at[LANES];
   for (i64 l = 0; l < LANES; l++) at[l] = l * side;
   for (i64 i = 0; i < k; i += PAIR, to += PAIR * side)
     for (i64 r = row; r < row + side; r += 8) {
-      if (side == 1) {
-        arrange(x + i, to, k - i < PAIR ? k - i : PAIR);
-        continue;
-      }
       __m256 words[2 * 8];
       for (i64 j = 0; j < 8; j++) {
         I bits = ints(0);
-        if (r + j < rows) factor(x + (r + j) * k + i, bits, k - i);
+        if (r + j < rows) factor(start(r + j) + i, bits, k - i);
         halves(as_float(bits), words + j);
       }
       for (i64 h = 0; h < LANES; h += 8) transpose(words + h, (float*)to + (r - row), at + h);
     }
+}
+// Weave rows of x [rows k], from `row` to the end of its group.
+static void weave_group(const u16* x, i64 rows, i64 k, i64 row, u16* to) {
+  const i64 side = abreast(rows);
+  if (side > 1) return weave_rows([&](i64 r) { return x + r * k; }, rows, k, row, side, to);
+  for (i64 i = 0; i < k; i += PAIR) arrange(x + i, to + i, k - i < PAIR ? k - i : PAIR);
 }
 
 // Weave all of x [rows k] in this thread's scratch.
