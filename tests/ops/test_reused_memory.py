@@ -59,18 +59,20 @@ def test_tables_of_a_watch_are_in_memory_that_is_given_again() -> None:
 
 
 def lent_twice(memory: ReusedMemory) -> bool:
-    """True if two tensors of threads that make and drop them share memory."""
+    """True if two tensors share memory while threads make and drop them; each tensor has a number of its own."""
     bad = list[int]()
 
     def work(number: int) -> None:
-        own = list[Tensor]()
-        for i in range(300):
-            own.append(memory.empty((7,), torch.float32).fill_(number))
+        own = list[tuple[int, Tensor]]()
+        start.wait()
+        for i in range(number, 1200, 4):
+            own.append((i, memory.empty((7,), torch.float32).fill_(i)))
             if i % 3:
-                t = own.pop(0)
-                if not bool((t == number).all()):
-                    bad.append(i)
+                mark, t = own.pop(0)
+                if not bool((t == mark).all()):
+                    bad.append(mark)
 
+    start = threading.Barrier(4)
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for t in threads:
         t.start()
