@@ -33,6 +33,7 @@ import transformers
 from shapes import GGUF, SHAPES, WeightFormat, gguf_file
 
 from pellucid import config as c
+from pellucid import huge_pages
 from pellucid.bench.machine import cpu
 from pellucid.bench.machine_limits import reading, timed
 from pellucid.bench.peers import Turn, llama_turn, our_turn, their_turn
@@ -42,7 +43,7 @@ from pellucid.engine.requests import Request
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder
-from pellucid.ops import huge_pages, native
+from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.sampling.settings import Sampling
 

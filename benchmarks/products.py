@@ -20,8 +20,9 @@ import torch
 from decode import machine
 from torch.nn import functional as F
 
+from pellucid import huge_pages
 from pellucid.bench.machine_limits import reading
-from pellucid.ops import huge_pages, native
+from pellucid.ops import native
 from pellucid.ops.native import library
 from pellucid.ops.native.make import FLAGS, compiler
 

@@ -10,12 +10,12 @@ import transformers
 from torch import Tensor
 
 from pellucid import config as c
+from pellucid import huge_pages
 from pellucid.checkpoint.packing import Packing
 from pellucid.errors import UseError
 from pellucid.families import understand
 from pellucid.families.names import plan
 from pellucid.nn.transformer import Decoder
-from pellucid.ops import huge_pages
 
 GGUF = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 

@@ -26,7 +26,7 @@ PACKAGE = "src/pellucid"
 FLOORS = (
     {"errors", "axes", "config", "rope_config", "attention_spec", "state_config", "messages", "catalog", "arguments", "notebook"}
     | {"launched", "default_device"},
-    {"watching", "batch", "distributed", "signs_of_life"},
+    {"watching", "batch", "distributed", "signs_of_life", "huge_pages"},
     {"ops"},
     {"nn"},
     {"families", "checkpoint", "tokenizer"},

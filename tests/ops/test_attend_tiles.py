@@ -1,4 +1,4 @@
-"""Attention of many rows in tiles: as exact as torch's, the same bits in any chunk and any company, and tables of what it computed."""
+"""Attention in tiles: as exact as torch's, the same bits in any chunk and any company, and tables of what it computed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +22,8 @@ from tiny import swapped
 pytestmark = pytest.mark.skipif(library.lib is None or not library.lib.tiles, reason="no tiles here (AMX)")
 HALF = torch.bfloat16
 SHAPES = ((4, 2, 32, 32, 3), (6, 1, 64, 96, 16), (3, 3, 128, 64, 7))  # heads, groups, key, value, rows a page
+LARGE = ((8, 2, 32, 32, 16), (14, 2, 64, 96, 64), (5, 1, 64, 64, 3), (20, 1, 128, 64, 32), (32, 2, 32, 32, 48))  # groups, for rows alone
+FEW = ((1, 1), (2, 2), (16, 16), (17, 3), (130, 1), (301, 9))
 TEXTS = ((17, 17), (50, 50), (301, 33), (301, 130), (700, 450))  # tokens, rows
 MASKS = {
     "causal": causal, "window": causal & window(5), "wide window": causal & window(70), "chunk": causal & chunk(40),
@@ -37,7 +39,7 @@ def _no_grad() -> Iterator[None]:
 
 def shaped(mask: Mask, heads: int) -> Mask:
     """Return a mask with a sink for each head."""
-    return mask if mask.sinks is None else replace(mask, sinks=mask.sinks.repeat(2)[:heads])
+    return mask if mask.sinks is None else replace(mask, sinks=mask.sinks.repeat(8)[:heads])
 
 
 def attended(q: Tensor, segment: Segment, mask: Mask, rows: slice = slice(None), tables: native.KeptTables | None = None) -> Tensor:
@@ -63,7 +65,7 @@ def called(tiles: bool) -> Iterator[None]:
 
 
 def check(name: str, shape: tuple[int, ...], texts: tuple[tuple[int, int], ...] = TEXTS) -> None:
-    """Compare with float64 and with torch's error, and a row's bits with those in another chunk."""
+    """Compare with float64 and with torch's error, and a row's bits with those in another chunk, or alone."""
     mask = shaped(MASKS[name], shape[0])
     for seen, rows in texts:
         q, segment = paged(HALF, seen, rows, *shape)
@@ -71,9 +73,9 @@ def check(name: str, shape: tuple[int, ...], texts: tuple[tuple[int, int], ...] 
         with native.off():
             theirs = ops.attend(q, KVCache([segment]), mask, 0.2)
         assert near(z, want, 2) and no_worse(z, theirs, want), (seen, rows)
-        if rows >= 34:
-            some = [attended(q, segment, mask, s) for s in (slice(17), slice(17, None))]
-            assert torch.equal(torch.cat(some, 1), z), (seen, rows)
+        if rows >= 34 or rows <= 16:
+            cuts = (slice(17), slice(17, None)) if rows >= 34 else (slice(i, i + 1) for i in range(rows))
+            assert torch.equal(torch.cat([attended(q, segment, mask, s) for s in cuts], 1), z), (seen, rows)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -82,12 +84,19 @@ def test_rows_in_tiles(name: str, shape: tuple[int, ...]) -> None:
     check(name, shape)
 
 
+@pytest.mark.parametrize("shape", LARGE, ids=str)
 @pytest.mark.parametrize("name", MASKS)
-def test_tables_are_what_it_computed(name: str) -> None:
-    for seen, rows in ((60, 60), (301, 40)):
-        mask = shaped(MASKS[name], 4)
-        q, segment = paged(HALF, seen, rows, *SHAPES[0])
-        tables = native.KeptTables(*(torch.full((1, 4, rows, seen), float("nan"), dtype=HALF) for _ in range(2)), 0)
+def test_few_rows_in_tiles(name: str, shape: tuple[int, ...]) -> None:
+    check(name, shape, FEW)
+
+
+@pytest.mark.parametrize(("shape", "texts"), [(SHAPES[0], ((60, 60), (301, 40))), (LARGE[0], FEW), (LARGE[3], FEW)], ids=str)
+@pytest.mark.parametrize("name", MASKS)
+def test_tables_are_what_it_computed(name: str, shape: tuple[int, ...], texts: tuple[tuple[int, int], ...]) -> None:
+    for seen, rows in texts:
+        mask = shaped(MASKS[name], shape[0])
+        q, segment = paged(HALF, seen, rows, *shape)
+        tables = native.KeptTables(*(torch.full((1, shape[0], rows, seen), float("nan"), dtype=HALF) for _ in range(2)), 0)
         z = attended(q, segment, mask, tables=tables)
         assert torch.equal(z, attended(q, segment, mask))
         scores, pattern = tables_of(q, segment, mask, 0.2)
@@ -96,7 +105,7 @@ def test_tables_are_what_it_computed(name: str) -> None:
 
 
 def test_what_runs_in_tiles() -> None:
-    """A few rows, scores with a cap, odd widths and a deterministic engine keep to the kernel whose rows have the bits of lone ones."""
+    """Few rows in small groups, scores with a cap, odd widths and a deterministic engine keep to the kernel of lone rows' bits."""
     q, segment = paged(HALF, 70, 70, *SHAPES[0])
     at: Any = segment.paged
     few, how = slice(54, 70), (at.size, 0.2, causal, at.end)
@@ -168,6 +177,44 @@ def test_texts_of_several_rows_in_one_call(name: str, alone: bool) -> None:
         check_texts(HALF, shaped(MASKS[name], 4), SHAPES[0])
 
 
+@pytest.mark.parametrize("name", ["causal", "window", "sinks"])
+@pytest.mark.parametrize("shape", [LARGE[1], LARGE[2]], ids=str)
+def test_many_texts_of_a_row_each(name: str, shape: tuple[int, ...]) -> None:
+    """Compare one call for a row of each of many texts, and some rows of none, with a call for each, to the bit."""
+    mask = shaped(MASKS[name], shape[0])
+    q, rows, segments = texts_at_once(HALF, [(n, 1) for n in (40, 1, 301, 9, 70, 130) * 3], shape)
+    with called(tiles=True):
+        z = native.attend(q, rows.pools, rows.tables, rows.positions, rows.size, 0.2, mask)
+    for i, s in enumerate(segments):
+        assert s.paged is not None
+        with called(tiles=True):
+            one = native.attend(q[:, i : i + 1], s.paged.pools, s.paged.table, s.q_at, rows.size, 0.2, mask, s.paged.end)
+        assert torch.equal(z[:, i : i + 1], one), i
+    assert z[:, len(segments) :].eq(0).all()
+
+
+def check_hidden(shape: tuple[int, ...], mask: Mask, spoilt: int = 0) -> None:
+    """Compare the bits of a row before and after all memory but that of the keys that it sees, less `spoilt`, has become NaN."""
+    for seen in (1, 17, 50, 130):
+        q, segment = paged(HALF, seen, 1, *shape)
+        at, z = segment.paged, attended(q, segment, mask)
+        assert at is not None
+        first = max(0, seen - 5) if mask is not causal else 0
+        slots = at.table[torch.arange(seen) // at.size] * at.size + torch.arange(seen) % at.size
+        for pool in at.pools:
+            kept = pool[slots[first + spoilt :]].clone()
+            pool.fill_(float("nan"))[slots[first + spoilt :]] = kept
+        assert torch.equal(attended(q, segment, mask), z), seen
+
+
+@pytest.mark.parametrize("shape", LARGE, ids=str)
+@pytest.mark.parametrize("name", ["causal", "window"])
+def test_memory_of_other_keys_is_not_in_the_sums(name: str, shape: tuple[int, ...]) -> None:
+    check_hidden(shape, MASKS[name])
+    with pytest.raises(AssertionError):
+        check_hidden(shape, MASKS[name], spoilt=1)
+
+
 MUTANTS = {
     "a key too many": lambda q, pools, table, at, *how, **more: (q, pools, table, at + 1, *how),
     "a key too few": lambda q, pools, table, at, *how, **more: (q, pools, table, at - 1, *how),
@@ -175,11 +222,12 @@ MUTANTS = {
 }
 
 
+@pytest.mark.parametrize(("shape", "texts"), [(SHAPES[0], ((50, 50),)), (LARGE[0], ((50, 9),))], ids=str)
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_mutants_are_seen(mutant: str) -> None:
+def test_mutants_are_seen(mutant: str, shape: tuple[int, ...], texts: tuple[tuple[int, int], ...]) -> None:
     real = native.attend
     with swapped(native, "attend", lambda *how, **more: real(*MUTANTS[mutant](*how, **more), **more)), pytest.raises(AssertionError):
-        check("causal", SHAPES[0], ((50, 50),))
+        check("causal", shape, texts)
 
 
 def test_a_text_that_begins_elsewhere_is_seen() -> None:

@@ -1,4 +1,4 @@
-"""Memory for weights behaves as torch's own, and is faster if the system has huge pages."""
+"""Memory for weights and caches behaves as torch's own, and is faster if the system has huge pages."""
 
 import gc
 import platform
@@ -12,9 +12,11 @@ import pytest
 import torch
 
 import pellucid
-from pellucid.ops import huge_pages
+from pellucid import huge_pages
+from pellucid.batch.plain_rows import PLAIN
+from pellucid.huge_pages import ARENA, LINE, PAGE, empty, zeros
 from pellucid.ops.blocks import Blocks
-from pellucid.ops.huge_pages import ARENA, LINE, PAGE, empty
+from pellucid.ops.held import INT8
 from resident import resident
 
 SHAPES = ((3,), (64, 1024), (1000, 100), (4097, 33), (ARENA // 4, 1), (5, ARENA // 8), (0, 7), (40000,))
@@ -45,6 +47,20 @@ def test_matrices_stand_side_by_side_and_a_large_one_alone():
     assert large.data_ptr() % PAGE == 0
     more = [empty((PAGE,), torch.uint8) for _ in range(ARENA // PAGE)]  # does not fit behind the two
     assert len({t.data_ptr() for t in more}) == len(more) and len(huge_pages.last) == 1
+
+
+def test_zeros_are_zeros():
+    for shape in SHAPES:
+        empty(shape, torch.float32).fill_(1.0)
+        assert not zeros(shape, torch.float32).count_nonzero(), shape
+    assert zeros((ARENA,), torch.int8, "meta").is_meta
+
+
+@linux
+def test_a_cache_stands_where_weights_do():
+    like = torch.ones(1, 3, 2, 64)
+    for pool in (*PLAIN.pools((like, like), 16384), *INT8.pools((like, like), 16384)):
+        assert pool.data_ptr() - huge_pages.last[0].memory.data_ptr() in range(ARENA + PAGE) and not pool.count_nonzero()
 
 
 @linux

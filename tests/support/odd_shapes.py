@@ -90,7 +90,9 @@ def attention(dtype: torch.dtype) -> None:
     if library.lib is not None and "attend_tiles" in library.lib.ops and dtype is torch.bfloat16:
         for i, name in enumerate(tiles.MASKS):
             tiles.check(name, tiles.SHAPES[i % len(tiles.SHAPES)], ((17, 17), (61, 33)))
-            tiles.test_tables_are_what_it_computed(name)
+            tiles.check(name, tiles.LARGE[i % len(tiles.LARGE)], ((2, 2), (50, 9)))
+            for shape, texts in ((tiles.SHAPES[0], ((60, 60), (301, 40))), (tiles.LARGE[i % len(tiles.LARGE)], ((50, 9),))):
+                tiles.test_tables_are_what_it_computed(name, shape, texts)
         tiles.check_texts(dtype, tiles.MASKS["causal"], tiles.SHAPES[0])
     rows.test_rows_of_several_requests_in_one_call(dtype)
     test_held.test_rows_of_several_requests_in_one_call(dtype)

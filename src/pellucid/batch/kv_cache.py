@@ -16,6 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from pellucid import huge_pages
 from pellucid.batch.page_allocator import PageAllocator
 from pellucid.batch.plain_rows import PLAIN, PlainRows, Stored
 from pellucid.errors import UseError
@@ -257,7 +258,7 @@ class PagedCache:
     def state_pool(self, part: nn.Module, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return the places for states of a part, made at its first step: two for each page, [2·pages ...] in the dtype of `like`."""
         if part not in self.states:
-            self.states[part] = like.new_zeros(2 * self.of(part).count, *shape)
+            self.states[part] = huge_pages.zeros((2 * self.of(part).count, *shape), like.dtype, like.device)
         return self.states[part]
 
     def stores(self) -> Iterator[tuple[nn.Module, Tensor]]:

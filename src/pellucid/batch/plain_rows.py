@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from pellucid import huge_pages
+
 Stored = tuple[Tensor, ...]
 
 
@@ -10,7 +12,7 @@ class PlainRows:
 
     def pools(self, like: Stored, count: int) -> Stored:
         """Make the pools of `count` rows for tensors like these, [B T ...]."""
-        return tuple(n.new_zeros(count, *n.shape[2:]) for n in like)
+        return tuple(huge_pages.zeros((count, *n.shape[2:]), n.dtype, n.device) for n in like)
 
     def places(self, pools: Stored) -> tuple[Stored, ...]:
         """Return, for each stored tensor, the pools that hold it."""

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 import torch
 from torch import Tensor
 
-from pellucid import ops
+from pellucid import huge_pages, ops
 from pellucid.bench.machine import cpu, memory
 from pellucid.counting.bounds import Device
-from pellucid.ops import huge_pages, native
+from pellucid.ops import native
 
 Clock = Callable[[], float]  # seconds
 RUNS = 7

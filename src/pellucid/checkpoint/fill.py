@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from pellucid import huge_pages
 from pellucid.checkpoint.packing import Packing, unpacked
 from pellucid.checkpoint.tied import borrowed, copies
 from pellucid.config import Config
@@ -18,7 +19,6 @@ from pellucid.errors import CheckpointError
 from pellucid.families.family import Family
 from pellucid.families.names import Rule, TensorGroup, plan, spelling
 from pellucid.nn.transformer import Decoder, EncoderDecoder, retie
-from pellucid.ops import huge_pages
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.precision import wide
 from pellucid.watching.meta import META

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid import huge_pages
 from pellucid.errors import UseError
-from pellucid.ops import huge_pages
 from pellucid.ops.precision import wide
 
 BLOCK = 32

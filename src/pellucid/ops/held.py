@@ -9,6 +9,7 @@ chunks. The scale has the dtype of the activations. A row with a NaN or an infin
 import torch
 from torch import Tensor
 
+from pellucid import huge_pages
 from pellucid.batch.kv_cache import KVCache, Paged, PagedRows
 from pellucid.batch.plain_rows import PLAIN, PlainRows, Stored
 from pellucid.config import Attention, Config
@@ -39,8 +40,8 @@ class Int8Rows(PlainRows):
     """Rows [heads numbers] in int8: the pools are the codes of each stored tensor, then the scales of each."""
 
     def pools(self, like: Stored, count: int) -> Stored:
-        codes = tuple(n.new_zeros(count, *n.shape[2:], dtype=torch.int8) for n in like)
-        return *codes, *(n.new_zeros(count, *n.shape[2:-1]) for n in like)
+        codes = tuple(huge_pages.zeros((count, *n.shape[2:]), torch.int8, n.device) for n in like)
+        return *codes, *(huge_pages.zeros((count, *n.shape[2:-1]), n.dtype, n.device) for n in like)
 
     def places(self, pools: Stored) -> tuple[Stored, ...]:
         half = len(pools) // 2

@@ -8,7 +8,7 @@
 //     one query's row           e^(score - top), rounded to bf16, where its scores lay; their sum in float
 //     32 queries x 32 numbers   sums of values, over all keys
 #pragma once
-#include "attend_many.h"
+#include "attend_row_tiles.h"
 
 #if defined(__AMX_BF16__)
 constexpr i64 TILE_QUERIES = 384;  // of a piece, since weaving a key costs what two dozen queries cost
@@ -23,15 +23,6 @@ static void weave_pairs(const u16* x, const i64* at, i64 rows, i64 width, u16* t
         store_bits(to, either(as_bits(odd), down16(as_bits(even))));
       }
 }
-
-// Return 2^x of x up to 0, relative error below 5e-5, which bf16 has 40 times.
-static inline V power(V x) {
-  const V n = nearest(x), r = x - n;
-  V p = set(9.618129e-3f);
-  for (float c : {5.5504109e-2f, 0.24022651f, 0.69314718f, 1.f}) p = fma(p, r, set(c));
-  return _mm512_scalef_ps(p, n);
-}
-constexpr float LOG2E = 1.44269504f;
 
 // The cells of two tiles of queries, one below the other, times two tiles of keys or numbers, side by side.
 struct FourTiles {
@@ -177,9 +168,12 @@ struct TilePiece {
 };
 
 static i64 tile_rows(const Attend<u16>& a) { return parts(TILE_QUERIES, a.heads / a.groups); }
-static i64 tiled_pieces(const Attend<u16>& a) { return a.rows > FEW ? a.groups * parts(a.rows, tile_rows(a)) : rows_pieces(a); }
+static i64 tiled_pieces(const Attend<u16>& a) {
+  if (!a.pages && a.rows > FEW) return a.groups * parts(a.rows, tile_rows(a));
+  return grouped(a) ? row_tile_pieces(a) : rows_pieces(a);
+}
 static void attend_tiled(const Attend<u16>& a, i64 job) {
-  if (a.rows <= FEW) return attend_rows(a, job);
+  if (a.pages || a.rows <= FEW) return grouped(a) ? attend_row_tiles(a, job) : attend_rows(a, job);
   const i64 rows = tile_rows(a), blocks = parts(a.rows, rows), g = job / blocks;
   const i64 r = (blocks - 1 - job % blocks) * rows;  // the last rows, which see the most, come first
   TilePiece(a, r, a.rows - r < rows ? a.rows - r : rows, g).run();

@@ -22,6 +22,7 @@ from pellucid.ops.precision import wide
 
 UNTURNED = Alibi()
 STEP = 32  # numbers of a tile's row in bf16: see tiles.h
+GROUPED = 4  # heads of a group from which one row is faster in tiles: see attend_row_tiles.h
 
 
 def row_stride(table: Tensor) -> int:
@@ -202,10 +203,16 @@ def tiled() -> bool:
 
 
 def fits_tiles(q: Tensor, pools: tuple[Tensor, ...], mask: Mask) -> bool:
-    """True if the kernel in tiles takes many rows q [1 T H K]: plain scores, whose widths are whole tiles."""
-    even = len(pools) == 2 and all(width % STEP == 0 for width in (q.shape[-1], pools[1].shape[-1]))
-    many = q.ndim == 4 and q.shape[1] > ROWS and q.dtype is pools[0].dtype is torch.bfloat16
-    return tiled() and many and even and mask.cap is None and mask.bias is None
+    """True if the kernel in tiles takes rows q [1 T H K], many or of large groups: plain scores, whose widths are whole tiles."""
+    if not (tiled() and q.ndim == 4 and len(pools) == 2 and q.dtype is pools[0].dtype is torch.bfloat16):
+        return False
+    even = all(width % STEP == 0 for width in (q.shape[-1], pools[1].shape[-1]))
+    return even and (q.shape[1] > ROWS or grouped(q, pools)) and mask.cap is None and mask.bias is None
+
+
+def grouped(q: Tensor, pools: tuple[Tensor, ...]) -> bool:
+    """True if as many heads of q [1 T H K] share keys [rows G K] as a kernel in tiles needs for one row."""
+    return pools[0].ndim == 3 and q.shape[2] >= GROUPED * pools[0].shape[1]
 
 
 def fits_attend(q: Tensor, pools: tuple[Tensor, ...], table: Tensor, positions: Tensor, mask: Mask, end: int | None = None) -> bool:
@@ -238,7 +245,7 @@ def attend(
     learned, buckets = (bias.table, around(bias.spec)) if isinstance(bias, RelativeBias) else (None, None)
     reach = 0 if buckets is None else buckets.shape[0] // 2
     reads = tuple(t for t in (q, *pools, table, positions, runs, mask.sinks, slopes, learned, buckets) if t is not None)
-    in_tiles = (runs is not None or table.ndim == 1) and fits_tiles(q, pools, mask)
+    in_tiles = fits_tiles(q, pools, mask) and (runs is not None or table.ndim == 1 or grouped(q, pools))
     call(
         "attend_int8" if in_int8 else "attend_tiles" if in_tiles else "attend", HALF[q.dtype], reads, (z, *kept),
         q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), k_scales=k_scales, v_scales=v_scales, runs=address(runs),

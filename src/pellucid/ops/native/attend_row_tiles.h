@@ -1,0 +1,197 @@
+// Attention of one row of a text, in all heads of a group, by the processor's tiles (AMX), in bf16: as exact as attend_tiles.h.
+//
+// The one idea: keys are tiles as they lie in their pages, so that a group's queries meet sixteen keys at once, and each query has a lane:
+// its softmax needs no sum across lanes. Values meet the shares of two keys at once. A row's bits do not depend on other rows.
+//
+//     16 keys x 8 queries       scores, then the next 16 keys
+//     2 keys x 8 queries        e^(score - top), a word of two in bf16 for each query, where their scores lay
+//     8 queries x 32 numbers    sums of values, two keys at a time
+#pragma once
+#include "attend_many.h"
+
+#if defined(__AMX_BF16__)
+// Return 2^x of x up to 0, relative error below 5e-5, which bf16 has 40 times.
+static inline V power(V x) {
+  const V n = nearest(x), r = x - n;
+  V p = set(9.618129e-3f);
+  for (float c : {5.5504109e-2f, 0.24022651f, 0.69314718f, 1.f}) p = fma(p, r, set(c));
+  return _mm512_scalef_ps(p, n);
+}
+constexpr float LOG2E = 1.44269504f;
+
+constexpr i64 GROUPED = 4;  // heads of a group from which this is faster than attend.h; Python has the same number
+constexpr int GATHERED = 8;  // queries whose sums stay in registers
+
+// Sixteen rows of a pool, `stride` numbers apart.
+struct PoolTile {
+  const u16* at;
+  i64 stride;
+};
+
+// SIDE: lanes of a key's scores, 8 or 16.  count: queries, the heads h ... of row r.  All but r, h and count are relative to position `from`:
+// low to high: keys with scores.  first to past: keys that the row sees.
+template <int SIDE>
+struct RowPiece {
+  static constexpr int VECTORS = SIDE / 8;  // of two keys' scores
+  const Attend<u16>& a;
+  const i64 r, g, h, count, from, low, high, first, past;
+  float* scores;
+  u16 *q, *copy;
+
+  RowPiece(const Attend<u16>& a, i64 r, i64 g, i64 h, i64 count, i64 begin, i64 end)
+      : a(a), r(r), g(g), h(h), count(count), from(begin / HEIGHT * HEIGHT), low(begin - from), high(end - from),
+        first(a.first(a.positions[r]) - from), past(first + a.seen(a.positions[r])) {
+    const i64 all = parts(high, HEIGHT) * HEIGHT, width = a.key > a.value ? a.key : a.value;
+    scores = scratch(all * SIDE + (a.key * SIDE + HEIGHT * width) / 2);
+    q = (u16*)(scores + all * SIDE), copy = q + a.key * SIDE;
+    const u16* own = a.q + (r * a.heads + h) * a.key;
+    weave_rows([&](i64 j) { return own + j * a.key; }, count, a.key, 0, SIDE, q);
+  }
+
+  // Return the rows of key t and the fifteen after it. Those outside `low` to `high` are of no key.
+  PoolTile tile(const u16* pool, i64 width, i64 t) const {
+    const i64* table = a.table + r * a.pages;
+    const auto row = [&](i64 t) { return pool + ((table[(from + t) / a.size] * a.size + (from + t) % a.size) * a.groups + g) * width; };
+    if (a.size % HEIGHT == 0) return {row(t), a.groups * width};
+    for (i64 j = t; j < t + HEIGHT; j++) std::memcpy(copy + (j - t) * width, row(j < low ? low : j < high ? j : high - 1), width * sizeof(u16));
+    return {copy, width};
+  }
+  // Prefetch those rows; the processor does not know the address of the next page.
+  void soon(const u16* pool, i64 width, i64 t) const {
+    if (t >= high || a.size % HEIGHT) return;
+    const PoolTile rows = tile(pool, width, t);
+    for (i64 j = 0; j < HEIGHT; j++)
+      for (i64 i = 0; i < width; i += 64 / (i64)sizeof(u16)) _mm_prefetch((const char*)(rows.at + j * rows.stride + i), _MM_HINT_T0);
+  }
+
+  void score() const {
+    const Tiles tiles(SIDE);
+    asm volatile("" ::: "memory");  // GCC does not know that a tile's load reads memory
+    soon(a.k, a.key, 0);
+    for (i64 t = 0; t < high; t += HEIGHT) {
+      soon(a.k, a.key, t + HEIGHT), soon(a.v, a.value, t);
+      const PoolTile keys = tile(a.k, a.key, t);
+      asm volatile("" ::: "memory");
+      _tile_zero(0);
+      for (i64 i = 0; i < a.key; i += STEP) {
+        _tile_loadd(4, keys.at + i, 2 * keys.stride);
+        _tile_loadd(6, q + i * SIDE, 4 * SIDE);
+        _tile_dpbf16ps(0, 4, 6);
+      }
+      _tile_stored(0, scores + t * SIDE, 4 * SIDE);
+    }
+  }
+
+  // Call f(vector, mask) for the scores of keys that the row sees, pair by pair. mask: the lanes of those keys.
+  template <class F>
+  [[gnu::always_inline]] inline void pairs(F f) const {
+    const auto seen = [&](i64 t) { return first <= t && t < past; };
+    for (i64 n = first / 2; n < parts(past, 2); n++) {
+      if constexpr (SIDE == 8) f(n, (__mmask16)((seen(2 * n) ? 0x00ff : 0) | (seen(2 * n + 1) ? 0xff00 : 0)));
+      else
+        for (int i = 0; i < 2; i++) f(2 * n + i, (__mmask16)(seen(2 * n + i) ? 0xffff : 0));
+    }
+  }
+  // Return what `meet` makes of both keys' lanes, in every lane of a query.
+  template <class F>
+  static V folded(V x, F meet) {
+    return SIDE == 8 ? meet(x, _mm512_shuffle_f32x4(x, x, 0x4e)) : x;
+  }
+
+  // Replace the scores by shares, a word of two keys' for each query. Returns what to multiply the sums of values by, a lane for each query.
+  V soften() const {
+    V top = set(-INFINITY), sum = set(0.f);
+    pairs([&](i64 n, __mmask16 m) __attribute__((always_inline)) { top = _mm512_mask_max_ps(top, m, top, load(scores + n * LANES)); });
+    alignas(64) float sinks[LANES];
+    for (i64 j = 0; j < LANES; j++) sinks[j] = a.sinks && j % SIDE < count ? get(a.sinks + h + j % SIDE) : -INFINITY;
+    const V most = max(folded(top, [](V x, V y) { return max(x, y); }) * set((float)a.scale), load(sinks));
+    const V by = set((float)a.scale * LOG2E), less = most * set(-LOG2E);
+    uint32_t* to = (uint32_t*)scores;  // a word takes half the place of two scores: what is written has been read
+    __m256i even = _mm256_setzero_si256();
+    pairs([&](i64 n, __mmask16 m) __attribute__((always_inline)) {
+      const V e = _mm512_maskz_mov_ps(m, power(fma(load(scores + n * LANES), by, less)));
+      sum = sum + e;
+      const __m256i half = (__m256i)_mm512_cvtneps_pbh(e);
+      if constexpr (SIDE == 8) {
+        const __m128i x = _mm256_castsi256_si128(half), y = _mm256_extracti128_si256(half, 1);
+        _mm_storeu_si128((__m128i*)(to + n * SIDE), _mm_unpacklo_epi16(x, y));
+        _mm_storeu_si128((__m128i*)(to + n * SIDE + 4), _mm_unpackhi_epi16(x, y));
+      } else if (n % 2 == 0) even = half;
+      else store_bits(to + n / 2 * SIDE, _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)));
+    });
+    sum = folded(sum, [](V x, V y) { return x + y; });
+    if (a.sinks) sum = sum + power((load(sinks) - most) * set(LOG2E));
+    return set(1.f) / sum;
+  }
+
+  // Write what a watch keeps: scores before they are softened, and then shares times `norm`, 0 of keys that the row does not see.
+  void keep_scores() const {
+    for (i64 j = 0; j < count; j++)
+      for (i64 t = 0; t < a.columns; t++) put(a.scores + ((h + j) * a.rows + r) * a.columns + t, scores[(low + t) * SIDE + j] * (float)a.scale);
+  }
+  void keep_pattern(const float* norm) const {
+    const u16* shares = (const u16*)scores;
+    for (i64 j = 0; j < count; j++)
+      for (i64 t = low; t < high; t++) {
+        const float share = first <= t && t < past ? get(shares + (t / 2 * SIDE + j) * 2 + t % 2) : 0.f;
+        put(a.pattern + ((h + j) * a.rows + r) * a.columns + t - low, share * norm[j]);
+      }
+  }
+
+  // Set the numbers c ... c + 31 of z of H queries from query j on.
+  template <int H>
+  void gather(i64 j, i64 c, const float* norm) const {
+    V sums[H][2];
+    for (auto& s : sums) s[0] = s[1] = set(0.f);
+    for (i64 t = first / HEIGHT * HEIGHT; t < past; t += HEIGHT) {
+      const PoolTile rows = tile(a.v, a.value, t);
+      if (c == 0) soon(a.v, a.value, t + HEIGHT);
+      const auto add = [&](i64 s, I even, I odd) __attribute__((always_inline)) {  // in each lane of 128 bits: numbers 0 to 3, and 4 to 7
+        const __m512bh low = (__m512bh)_mm512_unpacklo_epi16(even, odd), high = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+        const uint32_t* shares = (const uint32_t*)scores + s / 2 * SIDE + j;
+#pragma GCC unroll 8
+        for (int i = 0; i < H; i++) {
+          const __m512bh share = (__m512bh)_mm512_set1_epi32((int)shares[i]);
+          sums[i][0] = _mm512_dpbf16_ps(sums[i][0], share, low), sums[i][1] = _mm512_dpbf16_ps(sums[i][1], share, high);
+        }
+      };
+      const auto value = [&](i64 s) { return _mm512_loadu_si512(rows.at + (s - t) * rows.stride + c); };
+      i64 s = first > t ? first / 2 * 2 : t, end = past < t + HEIGHT ? past : t + HEIGHT;
+      if (s < first) add(s, no_bits(), value(s + 1)), s += 2;  // memory of other keys may hold anything: 0 times it is not 0
+      for (; s + 1 < end; s += 2) add(s, value(s), value(s + 1));
+      if (s < end) add(s, value(s), no_bits());
+    }
+    alignas(64) static constexpr int ORDER[2][LANES] = {
+        {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23}, {8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31}};
+    for (int i = 0; i < H; i++) {
+      u16* z = a.z + (r * a.heads + h + j + i) * a.value + c;
+      for (int k = 0; k < 2; k++) store(z + k * LANES, _mm512_permutex2var_ps(sums[i][0], load_bits(ORDER[k]), sums[i][1]) * set(norm[j + i]));
+    }
+  }
+
+  void run() const {
+    score();
+    if (a.columns) keep_scores();
+    alignas(64) float norm[LANES];
+    store(norm, soften());
+    if (a.columns) keep_pattern(norm);
+    for (i64 j = 0; j < count; j += GATHERED)
+      for (i64 c = 0; c < a.value; c += STEP) fixed<GATHERED>(count - j < GATHERED ? count - j : GATHERED, [&](auto some) { gather<some>(j, c, norm); });
+  }
+};
+
+// ---- rows that each have a text, or few of one: pieces of one row each, in up to HEIGHT heads of a group
+static bool grouped(const Attend<u16>& a) { return a.heads / a.groups >= GROUPED; }
+static i64 row_tile_pieces(const Attend<u16>& a) { return a.rows * a.groups * parts(a.heads / a.groups, HEIGHT); }
+static void attend_row_tiles(const Attend<u16>& a, i64 job) {
+  const i64 shared = a.heads / a.groups, parts = ::parts(shared, HEIGHT), jobs = a.groups * parts;
+  // the rows of one text use a group's keys one after another, while these are in the cache
+  const i64 r = a.pages ? job / jobs : job % a.rows, which = a.pages ? job % jobs : job / a.rows;
+  const i64 g = which / parts, part = which % parts, j = part * shared / parts, count = (part + 1) * shared / parts - j, h = g * shared + j;
+  const i64 p = a.positions[r], begin = a.columns ? a.start : a.first(p), end = a.columns ? a.start + a.columns : begin + a.seen(p);
+  // a row that sees no keys gives 0
+  if (p < 0) return (void)std::memset(a.z + (r * a.heads + h) * a.value, 0, count * a.value * sizeof(u16));
+  if (count <= 8) RowPiece<8>(a, r, g, h, count, begin, end).run();
+  else RowPiece<16>(a, r, g, h, count, begin, end).run();
+}
+#endif
