@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from pellucid import huge_pages
 from pellucid.api.count import billed
 from pellucid.counting.training_memory import training
 from pellucid.documents.recipe_bill import RecipeBill, recipe_bill
@@ -23,6 +24,7 @@ from pellucid.training.reward import Reward
 from pellucid.training.shards import load_tokenizer
 from test_step_memory import measured, most_of
 from text_runs import recipe_of
+from tiny import swapped
 from training import silent
 
 LENGTH = 48
@@ -110,8 +112,8 @@ def test_the_bill_is_what_is_taken(folder: Path, tmp_path: Path, name: str, dtyp
 
 
 def handed_out(work: Callable[[], object]) -> int:
-    """Return the bytes that torch's allocator hands out at most at once, while `work` runs."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+    """Return the bytes that torch's allocator hands out at most at once, while `work` runs; a cache's too, in pages of its kind."""
+    with swapped(huge_pages, "ADVICE", 0), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         work()
     return most_of(profiled)
 
