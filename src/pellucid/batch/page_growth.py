@@ -1,7 +1,8 @@
 """More pages for a cache that is in use: what a batch of forks needs is known only when all of them are."""
 
-from torch import Tensor, cat
+from torch import Tensor
 
+from pellucid import huge_pages
 from pellucid.batch.kv_cache import PagedCache
 
 
@@ -24,5 +25,8 @@ def grow(cache: PagedCache, count: int) -> None:
 
 def lengthened(pool: Tensor, rows: int) -> Tensor:
     """Return a pool with zeros below its rows, up to `rows` in all."""
-    missing = rows - pool.shape[0]
-    return cat([pool, pool.new_zeros(missing, *pool.shape[1:])]) if missing > 0 else pool
+    if rows <= len(pool):
+        return pool
+    longer = huge_pages.zeros((rows, *pool.shape[1:]), pool.dtype, pool.device)
+    longer[: len(pool)] = pool
+    return longer

@@ -28,11 +28,10 @@ struct PoolTile {
   i64 stride;
 };
 
-// SIDE: lanes of a key's scores, 8 or 16.  count: queries, the heads h ... of row r.  All but r, h and count are relative to position `from`:
-// low to high: keys with scores.  first to past: keys that the row sees.
+// The heads h ... h + count - 1, of group g, of row r. SIDE: lanes of a key's scores, 8 or 16.  from: the position of key 0.
+// low to high: the keys that get scores.  first to past: those that the row sees.
 template <int SIDE>
 struct RowPiece {
-  static constexpr int VECTORS = SIDE / 8;  // of two keys' scores
   const Attend<u16>& a;
   const i64 r, g, h, count, from, low, high, first, past;
   float* scores;
@@ -66,12 +65,11 @@ struct RowPiece {
 
   void score() const {
     const Tiles tiles(SIDE);
-    asm volatile("" ::: "memory");  // GCC does not know that a tile's load reads memory
     soon(a.k, a.key, 0);
     for (i64 t = 0; t < high; t += HEIGHT) {
       soon(a.k, a.key, t + HEIGHT), soon(a.v, a.value, t);
       const PoolTile keys = tile(a.k, a.key, t);
-      asm volatile("" ::: "memory");
+      asm volatile("" ::: "memory");  // GCC does not know that a tile's load reads memory
       _tile_zero(0);
       for (i64 i = 0; i < a.key; i += STEP) {
         _tile_loadd(4, keys.at + i, 2 * keys.stride);

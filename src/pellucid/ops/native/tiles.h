@@ -173,13 +173,13 @@ static inline void write(const L& a, const float (*cells)[HEIGHT][HEIGHT], i64 c
 template <class L>
 static void tile_product(const L& a, const u16* x, i64 from, i64 to, i64 then, i64 first, i64 last) {
   const i64 side = abreast(a.rows), size = group_size(a.rows, a.k), steps = parts(last - first, 2) * parts(a.k, STEP);
-  const bool alone = last - first == 1 || a.k * 2 > SMALL_PAGE;
+  const bool followed = last - first == 1 || a.k * 2 > SMALL_PAGE;
   alignas(64) float cells[4][HEIGHT][HEIGHT];
   const Tiles tiles(side);
   asm volatile("" ::: "memory");  // as above
   for (i64 j = from; j < to; j += 2 * HEIGHT) {
     const i64 count = to - j < 2 * HEIGHT ? to - j : 2 * HEIGHT, next = j + 2 * HEIGHT < to ? j + 2 * HEIGHT : then;
-    Pace pace{(const char*)(a.w + next * a.k), alone ? 0 : (count * a.k * 2 + steps - 1) / steps};
+    Pace pace{(const char*)(a.w + next * a.k), followed ? 0 : (count * a.k * 2 + steps - 1) / steps};
     for (i64 g = first; g < last; g += 2) {
       if (g + 1 < last) multiply<2>(a.w + j * a.k, count, a.k, x + g * size, size, side, cells, pace);
       else multiply<1>(a.w + j * a.k, count, a.k, x + g * size, size, side, cells, pace);
