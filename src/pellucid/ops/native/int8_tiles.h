@@ -120,7 +120,7 @@ static inline void byte_cells(const ByteRoom& room, const i8* x, float (*cells)[
 template <int BITS, class L, class X>
 static void byte_tiles(const L& a, const X& x, const ByteRoom& room, i64 from, i64 to) {
   const i64 bytes = (a.k * BITS + 7) / 8;
-  alignas(64) float cells[1][HEIGHT][HEIGHT];
+  alignas(64) float cells[HEIGHT][HEIGHT];
   const ByteTiles tiles;
   for (i64 j = from; j < to; j += HEIGHT) {
     const i64 count = to - j < HEIGHT ? to - j : HEIGHT;
@@ -131,8 +131,8 @@ static void byte_tiles(const L& a, const X& x, const ByteRoom& room, i64 from, i
     Pace pace{(const char*)(a.w + (j + HEIGHT) * bytes), HEIGHT * bytes / (room.groups * x.blocks)};
     for (i64 g = 0; g < room.groups; g++) {
       for (i64 r = g * HEIGHT; r < a.rows && r < (g + 1) * HEIGHT; r++) __builtin_prefetch(a.y + r * a.n + j, 1);  // written soon, each in a page of its own
-      byte_cells<X>(room, room.woven + g * x.blocks * WOVEN, cells[0], pace);
-      write(a, cells, j, count, g * HEIGHT);
+      byte_cells<X>(room, room.woven + g * x.blocks * WOVEN, cells, pace);
+      write(a, {cells[0], 1, 0}, j, count, g * HEIGHT);
     }
   }
 }

@@ -4,6 +4,10 @@
 // group of rows, then word p + 1 of each. A cell is added to in steps of 32 numbers of k and nothing else enters it, so that a row has the
 // same bits alone, in a prompt, and in any batch. Sixteen rows cost what one does.
 //
+// Which rows of w make a tile is free. With one group of rows of x they lie `apart`, and the next tile has the row behind each: 32 streams,
+// which the processor follows from one tile to the next and reads ahead. In rows that follow one another each would end after k numbers.
+//     apart = 8     tile 0: rows 0 8 16 24 ...     tile 1: rows 1 9 17 25 ...     ...     tile 7: rows 7 15 23 31 ...
+//
 // Within a step a tile sums the even numbers' products and the odd ones' by fused multiply-adds from 0, then adds both sums, and that to the
 // cell. All is rounded to nearest even in float; numbers below 2^-126 count as 0, of w, of x, and of the sums.
 #pragma once
@@ -21,8 +25,20 @@ static inline i64 tile_block(i64 rows, i64 k) {
   return parts(parts(groups, parts(groups, most)), 2) * 2;
 }
 static inline i64 tile_blocks(i64 rows, i64 k) { return parts(tile_groups(rows), tile_block(rows, k)); }
+// Return how far the rows of a tile of w lie apart, where a pair of tiles has `count` rows to choose from: the largest power of two up to FAR.
+constexpr i64 FAR = 8;
+static inline i64 tile_apart(i64 count) {
+  i64 apart = 1;
+  while (apart < FAR && 4 * HEIGHT * apart <= count) apart *= 2;
+  return apart;
+}
 // Return the rows of w in a piece, whole pairs of tiles. few: those for a single row of x.
-static inline i64 tile_chunk(i64 rows, i64 few) { return rows > 2 * HEIGHT ? 4 * HEIGHT : parts(few, 2 * HEIGHT) * 2 * HEIGHT; }
+static inline i64 tile_chunk(i64 rows, i64 few) {
+  const i64 pairs = parts(few, 2 * HEIGHT);
+  if (rows > HEIGHT) return rows > 2 * HEIGHT ? 4 * HEIGHT : pairs * 2 * HEIGHT;
+  const i64 all = 2 * HEIGHT * tile_apart(4 * HEIGHT * pairs - 1);  // `few` or more, in one distance
+  return parts(few, all) * all;
+}
 
 #if defined(__AMX_BF16__)
 template <class T>
@@ -78,9 +94,9 @@ static void weave_groups(const P& a, Work& work) {
   for (i64 g; (g = work.next()) >= 0;) weave_group(a.x, a.rows, a.k, g * HEIGHT, (u16*)a.to + g * group_size(a.rows, a.k));
 }
 
-// A prefetch beside the products, at an even pace: of the next rows of w. A row of more than a page, and a single group's rows, which are
-// soon multiplied, the processor follows by itself, and faster: on two Sapphire Rapids cores one row of x went from 25 to 27.5 GB/s at
-// k = 4,864, sixteen from 21.5 to 23 at 896 and from 24 to 26.5 at 4,864, of 28 that reading alone takes; 512 from 1,100 to 1,200 GFLOP/s.
+// A prefetch beside the products, at an even pace: of the next rows of w. Rows of more than a page, and rows apart, the processor follows by
+// itself, and faster: on two Sapphire Rapids cores, of 30 GB/s that reading alone takes, a row of x went from 27.2 to 30.7 and sixteen from
+// 26.3 to 29.8 at k = 896 and n = 4,864, by rows 8 apart; 512 rows from 1,100 to 1,200 GFLOP/s at k = 4,864.
 constexpr i64 SMALL_PAGE = 4096;
 struct Pace {
   const char* at;
@@ -91,9 +107,15 @@ struct Pace {
   }
 };
 
-// Set cells to the products of `count` rows of w, up to two tiles, and GROUPS groups of woven x, `size` apart: [group][tile of w].
+// Rows of w, `apart` numbers from one to the next.
+struct TileRows {
+  const u16* w;
+  i64 count, apart, k;
+};
+// Set cells to the products of these rows, up to two tiles, and GROUPS groups of woven x, `size` apart: [group][tile of w].
 template <int GROUPS>
-static inline void multiply(const u16* w, i64 count, i64 k, const u16* x, i64 size, i64 side, float (*cells)[HEIGHT][HEIGHT], Pace& pace) {
+static inline void multiply(const TileRows& rows, const u16* x, i64 size, i64 side, float (*cells)[HEIGHT][HEIGHT], Pace& pace) {
+  const i64 count = rows.count, k = rows.k;
   alignas(64) u16 edge[2 * HEIGHT][STEP];
   const bool both = count > HEIGHT, whole = count == HEIGHT || count == 2 * HEIGHT;
   _tile_zero(0);
@@ -101,11 +123,11 @@ static inline void multiply(const u16* w, i64 count, i64 k, const u16* x, i64 si
   _tile_zero(2);
   _tile_zero(3);
   for (i64 i = 0; i < k; i += STEP) {
-    const u16* from = w + i;
-    i64 stride = k;
+    const u16* from = rows.w + i;
+    i64 stride = rows.apart;
     if (!whole || i + STEP > k) {  // zeros in place of what is no number of w
       std::memset(edge, 0, sizeof edge);
-      for (i64 j = 0; j < count; j++) std::memcpy(edge[j], from + j * k, (k - i < STEP ? k - i : STEP) * sizeof(u16));
+      for (i64 j = 0; j < count; j++) std::memcpy(edge[j], from + j * rows.apart, (k - i < STEP ? k - i : STEP) * sizeof(u16));
       from = edge[0], stride = STEP;
       asm volatile("" ::: "memory");  // GCC does not know that a tile's load reads memory
     }
@@ -129,43 +151,49 @@ static inline void multiply(const u16* w, i64 count, i64 k, const u16* x, i64 si
   _tile_stored(3, cells[3], 64);
 }
 
-// Transpose a tile of cells, of sixteen columns of y and up to sixteen rows, to y's rows, `pitch` apart. bias: of these columns, or null.
-static inline void turn(const float (&cells)[HEIGHT][HEIGHT], const float* bias, float* y, i64 pitch) {
+// The cells of columns of y, sixteen rows of x in each. Columns that follow one another are of `apart` tiles, `tile` floats apart.
+struct Columns {
+  const float* cells;
+  i64 apart, tile;
+  const float* operator[](i64 c) const { return cells + c % apart * tile + c / apart * HEIGHT; }
+};
+// Transpose sixteen columns from c on, and up to sixteen rows, to y's rows, `pitch` apart. bias: of these columns, or null.
+static inline void turn(const Columns& columns, i64 c, const float* bias, float* y, i64 pitch) {
   i64 at[HEIGHT];
   for (i64 r = 0; r < HEIGHT; r++) at[r] = r * pitch;
-  for (i64 c = 0; c < HEIGHT; c += 8) {
+  for (i64 i = 0; i < HEIGHT; i += 8) {
     __m256 h[16];
-    for (i64 j = 0; j < 8; j++) halves(bias ? load(cells[c + j]) + set(bias[c + j]) : load(cells[c + j]), h + j);
-    transpose(h, y + c, at), transpose(h + 8, y + c, at + 8);
+    for (i64 j = i; j < i + 8; j++) halves(bias ? load(columns[c + j]) + set(bias[j]) : load(columns[c + j]), h + (j - i));
+    transpose(h, y + i, at), transpose(h + 8, y + i, at + 8);
   }
 }
-static inline void turn(const float (&cells)[HEIGHT][HEIGHT], const float* bias, u16* y, i64 pitch) {  // as words of two. pitch: even
+static inline void turn(const Columns& columns, i64 c, const float* bias, u16* y, i64 pitch) {  // as words of two. pitch: even
   i64 at[HEIGHT];
   for (i64 r = 0; r < HEIGHT; r++) at[r] = r * pitch / 2;
   __m256 h[16];
   for (i64 j = 0; j < HEIGHT; j += 2) {
-    const V a = load(cells[j]), b = load(cells[j + 1]);
+    const V a = load(columns[c + j]), b = load(columns[c + j + 1]);
     halves(as_float(bias ? either(rounded(a + set(bias[j])), up16(rounded(b + set(bias[j + 1])))) : either(rounded(a), up16(rounded(b)))), h + j / 2);
   }
   transpose(h, (float*)y, at), transpose(h + 8, (float*)y, at + 8);
 }
 // Write the cells of `count` columns from `column` on, and of a group's rows from `row` on, to y.
 template <class L>
-static inline void write(const L& a, const float (*cells)[HEIGHT][HEIGHT], i64 column, i64 count, i64 row) {
+static inline void write(const L& a, const Columns& columns, i64 column, i64 count, i64 row) {
   using Y = std::remove_pointer_t<decltype(a.y)>;
   const i64 rows = a.rows - row < HEIGHT ? a.rows - row : HEIGHT;
-  for (i64 c = 0; c < count; c += HEIGHT, cells++) {
-    const i64 columns = count - c < HEIGHT ? count - c : HEIGHT;
+  for (i64 c = 0; c < count; c += HEIGHT) {
+    const i64 some = count - c < HEIGHT ? count - c : HEIGHT;
     alignas(64) float bias[HEIGHT] = {};
-    if (a.bias) store(bias, load(a.bias + column + c, columns));
+    if (a.bias) store(bias, load(a.bias + column + c, some));
     Y* y = a.y + row * a.n + column + c;
-    if (rows == HEIGHT && columns == HEIGHT && a.n % 2 == 0) {
-      turn(*cells, a.bias ? bias : nullptr, y, a.n);
+    if (rows == HEIGHT && some == HEIGHT && a.n % 2 == 0) {
+      turn(columns, c, a.bias ? bias : nullptr, y, a.n);
       continue;
     }
     alignas(64) Y all[HEIGHT][HEIGHT];
-    turn(*cells, a.bias ? bias : nullptr, all[0], HEIGHT);
-    for (i64 r = 0; r < rows; r++) std::memcpy(y + r * a.n, all[r], columns * sizeof(Y));
+    turn(columns, c, a.bias ? bias : nullptr, all[0], HEIGHT);
+    for (i64 r = 0; r < rows; r++) std::memcpy(y + r * a.n, all[r], some * sizeof(Y));
   }
 }
 
@@ -173,17 +201,21 @@ static inline void write(const L& a, const float (*cells)[HEIGHT][HEIGHT], i64 c
 template <class L>
 static void tile_product(const L& a, const u16* x, i64 from, i64 to, i64 then, i64 first, i64 last) {
   const i64 side = abreast(a.rows), size = group_size(a.rows, a.k), steps = parts(last - first, 2) * parts(a.k, STEP);
-  const bool followed = last - first == 1 || a.k * 2 > SMALL_PAGE;
-  alignas(64) float cells[4][HEIGHT][HEIGHT];
+  const bool alone = last - first == 1, followed = alone || a.k * 2 > SMALL_PAGE;
+  alignas(64) float cells[FAR][4][HEIGHT][HEIGHT];
   const Tiles tiles(side);
   asm volatile("" ::: "memory");  // as above
-  for (i64 j = from; j < to; j += 2 * HEIGHT) {
-    const i64 count = to - j < 2 * HEIGHT ? to - j : 2 * HEIGHT, next = j + 2 * HEIGHT < to ? j + 2 * HEIGHT : then;
-    Pace pace{(const char*)(a.w + next * a.k), followed ? 0 : (count * a.k * 2 + steps - 1) / steps};
+  for (i64 j = from, apart; j < to; j += 2 * HEIGHT * apart) {
+    apart = alone ? tile_apart(to - j) : 1;
+    const i64 end = j + 2 * HEIGHT * apart, count = (end < to ? end : to) - j, next = end < to ? end : then;
+    Pace pace{(const char*)(a.w + next * a.k), followed ? 0 : (count * a.k * 2 + steps * apart - 1) / (steps * apart)};
     for (i64 g = first; g < last; g += 2) {
-      if (g + 1 < last) multiply<2>(a.w + j * a.k, count, a.k, x + g * size, size, side, cells, pace);
-      else multiply<1>(a.w + j * a.k, count, a.k, x + g * size, size, side, cells, pace);
-      for (i64 h = g; h < last && h < g + 2; h++) write(a, cells + 2 * (h - g), j, count, h * HEIGHT);
+      for (i64 t = 0; t < apart; t++) {
+        const TileRows rows{a.w + (j + t) * a.k, count / apart, apart * a.k, a.k};
+        if (g + 1 < last) multiply<2>(rows, x + g * size, size, side, cells[t], pace);
+        else multiply<1>(rows, x + g * size, size, side, cells[t], pace);
+      }
+      for (i64 h = g; h < last && h < g + 2; h++) write(a, {cells[0][2 * (h - g)][0], apart, 4 * HEIGHT * HEIGHT}, j, count, h * HEIGHT);
     }
   }
 }
