@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import pellucid
+from judge import make
 from pellucid.analysis.attribution import attribution
 from pellucid.analysis.walk_back import Walk
 from pellucid.errors import TraceError, UseError
@@ -39,6 +40,20 @@ def gaps(model: Any, trace: Trace, cells: int = CELLS, seed: int = 0) -> dict[st
 def test_the_parts_of_any_cell_sum_to_it(kind: str, steps: int) -> None:
     worst = gaps(*lived(ALL[kind], steps))
     assert len(worst) > 6 and max(worst.values()) < 1e-10, worst
+
+
+# What lies between the values, or z, and the product behind them: a gate, a norm, a clip; and a norm with a bias for each head.
+BETWEEN = {"qwen3_next": "plain", "gemma4_text": "plain", "olmo": "clipped", "mpt": "eight heads, own head", "persimmon": "plain"}
+
+
+@pytest.mark.parametrize("family", BETWEEN)
+@pytest.mark.quick(2)
+def test_parts_of_attention_with_more_between(family: str) -> None:
+    model = pellucid.load(make(family, BETWEEN[family]).folder, dtype="float64")
+    assert max(gaps(model, pellucid.trace(model, [5, 6, 7, 8, 9], 2)).values()) < 1e-10
+    for by in ("H", "HS", "S"):
+        parts = attribution(model, [5, 6, 7, 8, 9], 7, by=by)
+        assert parts.total == pytest.approx(parts.value, abs=1e-10)
 
 
 def test_an_adapted_product_is_one_matrix() -> None:

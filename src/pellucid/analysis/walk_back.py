@@ -181,9 +181,12 @@ class Walk:
 
     def heads(self, z: Seen, s: Seen, rows: Tensor, g: Tensor) -> None:
         """Add what each head contributes through z [T H K], by the positions that it reads if `by` says so. g: the gradient in z."""
-        heads = z.shape[2]
-        if "S" in self.by and (read := self.values_of(z)) is not None:
+        heads, made = z.shape[2], self.inputs(z) or []
+        attended, gates = (made[0], made[1:]) if z.op == "times" and made else (z, [])
+        if "S" in self.by and (read := self.values_of(attended)) is not None:
             self.constant["pattern"] = None
+            for gate in gates:
+                self.constant["gate"], g = None, g * self.at(gate, rows)
             for v, own, at, weights in read:
                 x = self.at(v, own).unflatten(1, v.shape[2:]).repeat_interleave(heads // v.shape[2], 1)  # [S H W]
                 added = torch.einsum("nrhw,shw,hrs->nrhs", g.unflatten(-1, (heads, -1)), x, weights[:, rows][..., at])
@@ -270,8 +273,9 @@ class Walk:
         self.constant["norm"] = None
         (t,) = self.inputs(s) or []
         centred = s.op == "layer norm"
-        if len(s.weights) > 1:
-            self.bias(s.weights[1], self.tensor(s.weights[1]), g)
+        if len(s.weights) > 1:  # of one head, or of all
+            bias = self.tensor(s.weights[1]).flatten()
+            self.bias(s.weights[1], bias.repeat(g.shape[-1] // len(bias)), g)
         gain = 1.0 if not s.weights else self.tensor(s.weights[0]).double().view(-1, s.shape[-1]) + s.settings.get("offset", 0)
         x = self.at(t, rows).unflatten(1, (-1, t.shape[-1]))[..., self.columns(s, t)]
         x = x - x.mean(-1, keepdim=True) if centred else x
@@ -367,11 +371,12 @@ class Walk:
         None if the pattern or a value was not recorded.
         """
         place = z.path.rpartition(".")[0]
+        values = next((path for path in z.inputs if path.rpartition(".")[2].split("_")[0] == "v"), f"{place}.v")  # v, or v_clipped
         pattern = self.records.get((z.step, f"{place}.pattern"))
-        steps = [k for k in range(z.step, -1, -1) if (k, f"{place}.v") in self.records]
+        steps = [k for k in range(z.step, -1, -1) if (k, values) in self.records]
         if pattern is None or not steps:
             return None
-        newest = self.records[steps[0], f"{place}.v"]
+        newest = self.records[steps[0], values]
         weights = self.value(pattern)[0].double()
         stored = self.stored(newest, weights.shape[-1])
         return None if stored is None else [(v, own, at, weights) for v, own, at in stored]
