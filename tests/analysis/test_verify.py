@@ -71,6 +71,8 @@ def test_lesser_dtypes_and_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["verify", "pellucid/capitals", "--dtype", dtype, "--prompt", "The capital of France is"]) == 0
         assert dtype in capsys.readouterr().out
     assert verify(SPECIMENS / "capitals", dtype="float32").dtype is torch.float32
+    with pytest.raises(UseError, match="prompt is empty"):
+        verify("pellucid/capitals", prompt="")
 
 
 def test_what_cannot_be_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -281,6 +281,21 @@ KINDS: dict[str, Callable[[Tensor, Tensor, list[int]], float]] = {
 }
 
 
+WRONG: dict[str, Any] = {
+    "of all": lambda x: x.mean(), "of one": lambda x: x[-1, 7], "a float": lambda x: float(x[0, 7]), "nothing": lambda x: None,
+    "columns": lambda x: x[:, [7]], "logits": lambda x: x,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_metric_gives_a_number_for_each_run(model: Model, kind: str) -> None:
+    """A number of several runs together would show every trial alike."""
+    for trials in ({h: zero("layers.0.attn.z", H=h) for h in range(3)}, {0: zero("layers.0.attn.z", H=0)}):
+        with pytest.raises(PellucidError, match="must give a tensor"):
+            sweep(model, FRANCE, trials, WRONG[kind])
+    assert len(sweep(model, FRANCE, {0: zero("layers.0.attn.z", H=0)}, lambda x: x[:, 7]).values) == 1
+
+
 @pytest.mark.parametrize("metric", KINDS)
 def test_trials_of_any_changes(model: Model, metric: str) -> None:
     """Mixtures of changes, with words and positions from the end, each the number of its lone run."""

@@ -69,6 +69,8 @@ def test_wrong_use() -> None:
         assert refused.value.key == key
     with pytest.raises(UseError, match="--source"):
         score(tiny("t5"), [1, 2])
+    with pytest.raises(UseError, match="reads no source"):
+        score(model, [1, 2], source=[3])
     assert bounds(model, None, None) == (64, 32)
 
 

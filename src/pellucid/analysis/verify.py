@@ -101,7 +101,9 @@ def inputs(model: Model, prompt: str | None) -> tuple[Tensor, ...]:
     for drawn in (ids, target) if offset else ():  # RoBERTa's and M2M-100's padding token, which transformers gives no position
         drawn[drawn == offset - 1] = offset % vocab
     if prompt is not None:
-        ids = torch.tensor([model.tokenizer.encode(prompt, special=True)])
+        ids = torch.tensor([model.tokenizer.encode(prompt, special=True)], dtype=torch.long)
+        if not ids.numel():
+            raise UseError("generate.empty", name="prompt")
     return (ids, target[: len(ids)]) if isinstance(model.module, EncoderDecoder) else (ids,)
 
 

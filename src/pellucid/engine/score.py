@@ -48,6 +48,8 @@ def score(
         ids = [module.config.starts, *ids]
         if len(ids) > window:
             raise UseError("score.long", tokens=len(ids), window=window)
+    elif source:
+        raise UseError("score.no_source")
     if len(ids) < 2:
         raise UseError("score.short", tokens=len(ids))
     out, start, done = list[Tensor](), 0, 1
