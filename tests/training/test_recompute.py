@@ -117,6 +117,10 @@ def test_a_recorded_step_is_the_step(recipe: Path) -> None:
     assert grad["plain"] is not None and grad["again"] is not None and torch.equal(grad["plain"], grad["again"])
     recorded = opened["watched"].watched[8].all("layers.0.attn.pattern")
     assert len(recorded) == 2 and recorded[0].grad is not None
+    weights = [opened[name].model().module.state_dict() for name in ("plain", "again")]  # and its model is one that recomputes nothing
+    assert all(torch.equal(x, y) for x, y in zip(*(w.values() for w in weights), strict=True))
+    copy = opened["again"].model().module
+    assert not copy.head._forward_pre_hooks and "run_block" not in vars(copy)
 
 
 def test_a_run_goes_on_with_and_without_it(tmp_path: Path) -> None:

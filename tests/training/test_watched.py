@@ -83,6 +83,16 @@ def test_the_loss_is_recorded(tmp_path: Path) -> None:
             assert bool((target.value[mask.value] > 0).all()) and not target.value[~mask.value].any()
 
 
+def test_prompts_beside_tensors_of_targets(tmp_path: Path) -> None:
+    """A prompt has no targets, so no loss: its trace has the other tensors."""
+    table = '[watch]\nfirst = 1\nprompts = ["Madrid"]\ntensors = '
+    for name, tensors, paths in (("both", '["loss.*", "embed"]', ["embed"]), ("loss", '["loss.tokens"]', [])):
+        (tmp_path / name).mkdir()
+        run = pellucid.train(watching(recipe_in(tmp_path / name, "gpt2"), table + tensors + "\n"), tmp_path / name / "run")
+        (prompt,) = run.watched[1].prompts
+        assert prompt.paths() == paths and run.watched[1].all("loss.tokens")
+
+
 @pytest.mark.quick(2)
 def test_recording_changes_no_bit(both: tuple[pellucid.Run, pellucid.Run], recipe: Path) -> None:
     """Log, weights and moments. The mutant runs attention in the open while it is recorded."""

@@ -57,7 +57,8 @@ class Run(Replay):
         step = max((entry["step"] for entry in self.log), default=0) if step is None else step
         run, (_, family, hf) = self.to(step) if without is None else without.run, self.built
         name = f"{self.recipe.name} at step {run.step}" + ("" if without is None else f" without {named(without.documents)}")
-        module = cast(copy.deepcopy(run.model).eval(), torch.float32)
+        with run.recompute.off():
+            module = cast(copy.deepcopy(run.model).eval(), torch.float32)
         without_modules(module)
         run.weights.unrounded(module)
         fields = {"architectures": [family.architecture], **hf, "dtype": "float32"}

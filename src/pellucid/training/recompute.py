@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from pellucid.batch.step import Step
 from pellucid.nn.head import LogitsHead
@@ -46,11 +47,17 @@ class Recompute:
 
     def __init__(self, model: nn.Module, on: bool) -> None:
         self.stacks = [m for m in model.modules() if isinstance(m, Stack)] if on else []
+        self.trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if on and sys.platform == "linux" else None  # glibc's alone
+        self.head = model.head if self.trim is not None and isinstance(model, LogitsHead) else None
+        self.hook: RemovableHandle | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Let blocks recompute."""
         for stack in self.stacks:
             stack.run_block = recomputed
-        self.trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if on and sys.platform == "linux" else None  # glibc's alone
-        if self.trim is not None and isinstance(model, LogitsHead):
-            model.head.register_forward_pre_hook(self.give_back)
+        if self.head is not None:
+            self.hook = self.head.register_forward_pre_hook(self.give_back)
 
     def give_back(self, *_: object) -> None:
         """Give memory that is free back to the system, where there will be a backward pass."""
@@ -59,11 +66,15 @@ class Recompute:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Let blocks keep everything, as a watch with gradients does anyway: it computes tensors inside ops beside the forward."""
+        """Let blocks keep everything, as a watch with gradients does anyway: it computes tensors inside ops beside the forward.
+
+        The model is as it was without recomputation: a copy of it has none.
+        """
         try:
             for stack in self.stacks:
                 del stack.run_block
+            if self.hook is not None:
+                self.hook.remove()
             yield
         finally:
-            for stack in self.stacks:
-                stack.run_block = recomputed
+            self.begin()

@@ -30,6 +30,7 @@ from pellucid.training.recorded_step import ParameterStep, RecordedStep, record_
 from pellucid.training.saves import states
 
 WATCH, STEP, UPDATES, TOKENS, PROMPTS = "watch", "step.json", "updates.safetensors", "tokens.safetensors", "prompts"
+OF_TARGETS = ("loss", "multi_token")  # beginnings of paths that only a step of training has
 SCHEMA = 1
 
 
@@ -76,12 +77,13 @@ class StepRecorder:
         return recorded.entry
 
     def prompt(self, text: str) -> Trace:
-        """Return the trace of a prompt after the step."""
+        """Return the trace of a prompt after the step, of the tensors that a forward without targets has."""
         model, objective = self.run.model, self.run.objective
         assert isinstance(objective, Causal)
         ids = torch.tensor([objective.tokenizer.encode(text).ids])
+        only = [path for path in self.settings.tensors if not path.startswith(OF_TARGETS)] if self.settings.tensors else "*"
         model.eval()
-        with torch.no_grad(), watch(model, only=self.settings.tensors or "*") as seen:
+        with torch.no_grad(), watch(model, only=only) as seen:
             model(ids, objective.step(ids, torch.tensor([ids.shape[1]])))
         model.train()
         return Trace(self.name, text, ids[0].tolist(), seen=seen.seen)
