@@ -66,6 +66,7 @@ def test_wrong_words(file: Path, tmp_path: Path, capsys: Captured) -> None:
     assert "exists already" in wrong(capsys, "convert", file, "--out", file)
     assert "gguf, safetensors" in wrong(capsys, "convert", file, "--to", "pickle", "--out", tmp_path / "a")
     assert "f32, f16, bf16" in wrong(capsys, "convert", file, "--to", "safetensors", "--quant", "q8_0", "--out", tmp_path / "a")
+    assert "no key for this: prefix = True" in wrong(capsys, "convert", "pellucid/capitals-prefix", "--out", tmp_path / "a.gguf")
     assert "no key for this: layers.0.attn.window = 5" in wrong(capsys, "convert", "pellucid/reader", "--out", tmp_path / "a.gguf")
     (tmp_path / "cut.gguf").write_bytes(file.read_bytes()[:5000])
     assert "cut.gguf" in wrong(capsys, "run", tmp_path / "cut.gguf", PROMPT)

@@ -181,7 +181,7 @@ def compare(name: str, cfg: Config, keys: Keys, factors: Mapping[str, Tensor], s
     own = {key.removeprefix(f"{name}."): rounded(value) for key, value in keys.items()}
     source = GgufSource(Fields(own, "GGUF", (), f"{name}."), shapes, factors.__getitem__)
     _, back = understand(config_fields(name, source))
-    back = replace(back, ignored=cfg.ignored, stops=cfg.stops, prefix=cfg.prefix)
+    back = replace(back, ignored=cfg.ignored, stops=cfg.stops)
     if lost := [*differing(cfg, back)]:
         raise UseError("convert.lost", architecture=name, found=All(lost))
 
