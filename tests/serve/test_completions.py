@@ -277,7 +277,10 @@ def test_errors_have_their_codes(server: OpenAiServed) -> None:
     assert server.wrong(PATH, 400, "prompt", model=MODEL, prompt="a", max_tokens=64)["code"] == "context_length_exceeded"
     reply = server.client.post(PATH, content=b"{", headers={"content-type": "application/json"})
     assert reply.status_code == 400 and "error" in reply.json()
-    assert server.client.get("/v1/nothing").status_code == 404 and server.client.get(PATH).status_code == 405
+    for path, code in (("/v1/nothing", 404), (PATH, 405)):
+        english, chinese = (server.client.get(path, params={"lang": lang}) for lang in ("en", "zh"))
+        assert english.status_code == chinese.status_code == code
+        assert english.text.isascii() and not chinese.json()["error"]["message"].isascii()
 
 
 def test_an_unknown_field_has_one_line(server: OpenAiServed, capfd: pytest.CaptureFixture[str]) -> None:

@@ -232,7 +232,8 @@ async def no_route(request: Request, fault: Exception) -> Response:
     missing = getattr(fault, "status_code", 404) != 405
     path, method = request.scope["path"], request.method  # no URL can be made of some hosts
     wrong = RequestError("server.missing", 404, path=path) if missing else RequestError("server.method", 405, found=method)
-    return with_allow(refused(wrong), fault)
+    with speaking(language(request.scope)):
+        return with_allow(refused(wrong), fault)
 
 
 def application(
