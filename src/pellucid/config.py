@@ -339,7 +339,8 @@ class Config:
     @property
     def whole_prompts(self) -> bool:
         """True if a prompt's rows depend on later ones, so that all of it must run at once: a prefix, or a mask that hides nothing."""
-        return self.prefix or any(layer.attn.fill is not None for layer in self.layers)
+        sees_later = not self.bidirectional and any(not layer.attn.causal for layer in self.layers)  # as a variant's later layer may
+        return self.prefix or sees_later or any(layer.attn.fill is not None for layer in self.layers)
 
     @property
     def bidirectional(self) -> bool:

@@ -3,6 +3,7 @@
 import inspect
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 import pellucid
 from covering import FULL, PLAIN_COVER
-from judge import judge
+from judge import judge, make
 from pellucid import config as c
 from pellucid.api import switching
 from pellucid.api import variant as variants
@@ -21,7 +22,10 @@ from pellucid.api.variant import switches, variant
 from pellucid.batch.step import Step
 from pellucid.documents import part_settings
 from pellucid.engine import generation
+from pellucid.engine.engine import Engine
+from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import PellucidError, UseError
+from pellucid.ops.sampling.settings import Sampling
 from tiny import far, swapped
 from variant_models import NAMES, PROMPT, copies, inputs, plain
 
@@ -223,6 +227,24 @@ def test_a_variant_generates() -> None:
         for i, token in enumerate(new):
             assert int(other(torch.tensor([[*row, *new[:i]]]))[0, -1].argmax()) == token
     assert variant(plain(), {"layers.*.attn.fill": 0.0}).generate(PROMPT, 2) == " Paris."
+
+
+def test_a_variant_that_sees_later_tokens_reads_prompts_at_once() -> None:
+    """Of a layer behind the first, too: in chunks its rows would see no token of a later one."""
+    other = variant(plain(), {"layers.1.attn.causal": False})
+    request = other.requests([other.tokenizer.encode(PROMPT)], 3, Sampling(), (), 1, 0)[0]
+    texts = list[list[tuple[int, float]]]()
+    for rows in (2, 64):
+        engine = Engine.of(other.module, 256, SchedulerLimits(rows=rows, running=4, waiting=4))
+        engine.submit(replace(request, logprobs=0))
+        texts.append([(out.token.id, out.token.logprob) for out in engine.outputs() if out.token is not None])
+    assert texts[0] == texts[1]
+
+
+def test_an_order_that_no_folder_of_the_family_has() -> None:
+    falcon = pellucid.load(make("falcon", "one after the other").folder)
+    other = variant(falcon, {"layers.*.order": "post"})
+    assert list(pellucid.trace(other, [5, 6, 7], 1).new) == other.generate([5, 6, 7], 1, eos=None)
 
 
 # Texts, and what is refused

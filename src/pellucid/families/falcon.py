@@ -64,7 +64,7 @@ NORMS = {
 def rules(cfg: c.Config) -> tuple[Rule, ...]:
     attn = cfg.layers[0].attn
     assert attn.kv_heads is not None
-    norms = NORMS[cfg.layers[0].order]
+    norms = NORMS.get(cfg.layers[0].order, {})  # a variant may have an order that no Falcon has
     return (
         *bloom.megatron(attn.kv_heads),
         *(Rule(f"transformer.h.{{i}}.{theirs}.*", f"layers.{{i}}.{n}_norm.*") for n, theirs in norms.items()),
