@@ -24,5 +24,6 @@ for layer in range(len(model.config.layers)):
             z[:, :, head] = 0
             return z
 
-        with torch.no_grad(), pellucid.watch(model, only="none", edit={f"layers.{layer}.attn.z": silence}):
+        z = f"layers.{layer}.attn.z"
+        with torch.no_grad(), pellucid.watch(model, only=z, edit={z: silence}):
             print(f"without layer {layer}, head {head}: {probability():.3f}")
