@@ -29,6 +29,14 @@ const selective = (T: number): Tensor[] => [
   tensor("layers.4.mamba.decay", "B T K W", [1, T, 8, 12]), tensor("layers.4.mamba.y", "B T H W", [1, T, 1, 12], {}, ["layers.4.mamba.c", "layers.4.mamba.b"]),
 ];
 
+test("a window or a chunk of attention keeps its last rows", () => {
+  for (const [window, chunk, most] of [[null, null, 10], [4, null, 4], [null, 3, 3], [12, null, 10]] as const) {
+    const masks = { "layers.0.attn": { window, chunk } }, [own] = kept(run(10), masks);
+    expect(own && keptBytes(own, 10)).toBe(most * 32 * 4);
+    expect(cacheSteps([{ step: 0, fed: Array(10).fill(0), past: 0 }] as never, { 0: run(10).slice(0, 2) }, masks)[0]?.total).toBe(most * 32 * 4);
+  }
+});
+
 test("attention keeps all rows, a convolution its last ones, a delta rule those and one state", () => {
   const parts = kept(run(10));
   expect(parts.map((k) => k.part)).toEqual(["layers.0.attn", "layers.1.conv", "layers.2.delta"]);

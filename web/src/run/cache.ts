@@ -1,15 +1,19 @@
 // The KV cache of each attention, from the tensors that ran: rotated keys and values, or a latent and its rotary key.
 
+import type { MaskDocument } from "./documents";
 import { split } from "./river";
 import { axes, together, type Step, type Tensor } from "./types";
 
-// memory: kept once, of another text.  most: the rows that are kept at most, the last ones.  state: bytes that a text has at any length.
+// memory: kept once, of another text.  most: the rows that are kept at most, the last ones: of a convolution, a window or a chunk.  state: bytes that a text has at any length.
 export interface Kept { block: string; part: string; tensors: Tensor[]; memory: boolean; most: number; state: number }
+
+// What queries may see, by the path of their attention.
+type Masks = Record<string, Pick<MaskDocument, "window" | "chunk">>;
 
 // Of Mamba those that a convolution sums: x alone in Mamba-1.
 const NAMES: Record<string, string[]> = { conv: ["gated"], delta: ["q", "k", "v"], mamba: ["x", "b", "c"] };
 
-export function kept(tensors: readonly Tensor[]): Kept[] {
+export function kept(tensors: readonly Tensor[], masks: Masks = {}): Kept[] {
   const parts = new Map<string, Map<string, Tensor>>();
   for (const t of tensors) {
     const at = t.path.lastIndexOf("."), part = t.path.slice(0, at);
@@ -22,7 +26,7 @@ export function kept(tensors: readonly Tensor[]): Kept[] {
     const names = NAMES[kind]?.filter((n) => kind !== "mamba" || own.has(`${n}_sum`)) ?? (latent ? ["latent", "k_shared"] : [own.has("k_rot") ? "k_rot" : "k", "v"]);
     const all = names.map((n) => own.get(n)).filter((t) => t !== undefined);
     const rows = (own.get("q_sum") ?? own.get("x_sum") ?? own.get("z"))?.settings.rows; // of a convolution
-    const most = kind in NAMES && typeof rows === "number" ? rows : Infinity;
+    const most = kind in NAMES ? (typeof rows === "number" ? rows : Infinity) : Math.min(masks[part]?.window ?? Infinity, masks[part]?.chunk ?? Infinity);
     if (all.length > 0) out.push({ block: split(part)[0], part, tensors: all, memory: !axes(all[0] as Tensor).includes("T"), most, state: state(own) });
   }
   return out;
@@ -43,10 +47,10 @@ export const keptBytes = (k: Kept, rows: number): number => (k.memory ? size(k) 
 export interface CacheStep { step: number; rows: number; before: number; bytes: number; total: number; flops: number | null; tensors: Tensor[] }
 
 // Step by step: the rows that are computed, those read from the cache, and the bytes stored after it.
-export function cacheSteps(steps: readonly Pick<Step, "step" | "fed" | "past">[], of: Record<number, Tensor[]>): CacheStep[] {
+export function cacheSteps(steps: readonly Pick<Step, "step" | "fed" | "past">[], of: Record<number, Tensor[]>, masks: Masks = {}): CacheStep[] {
   let before = 0, memory = 0;
   return steps.filter((s) => of[s.step]).map((s) => {
-    const tensors = of[s.step] ?? [], all = kept(tensors);
+    const tensors = of[s.step] ?? [], all = kept(tensors, masks);
     if (s.step === 0) memory = all.filter((k) => k.memory).reduce((n, k) => n + keptBytes(k, 0), 0);
     const total = memory + all.filter((k) => !k.memory).reduce((n, k) => n + keptBytes(k, s.past + s.fed.length), 0), bytes = total - before;
     before = total;
