@@ -338,8 +338,11 @@ class Config:
 
     @property
     def whole_prompts(self) -> bool:
-        """True if a prompt's rows depend on later ones, so that all of it must run at once: a prefix, or a mask that hides nothing."""
-        sees_later = not self.bidirectional and any(not layer.attn.causal for layer in self.layers)  # as a variant's later layer may
+        """True if a prompt's rows depend on later ones, so that all of it must run at once.
+
+        By a prefix, a mask that hides nothing, or a layer behind the first that is not causal, as a variant's may be.
+        """
+        sees_later = not self.bidirectional and any(not layer.attn.causal for layer in self.layers)
         return self.prefix or sees_later or any(layer.attn.fill is not None for layer in self.layers)
 
     @property

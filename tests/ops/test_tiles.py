@@ -1,4 +1,4 @@
-"""Products in tiles: each column of y is of its own row of w, whichever rows make a tile."""
+"""Products of bf16 in each instruction set: each column of y is of its own row of w, whichever rows make a tile."""
 
 from collections.abc import Callable
 
@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from pellucid.ops import native
-from pellucid.ops.native import library
+from test_native_sets import each_set, forced
 
-pytestmark = pytest.mark.skipif(library.lib is None or not library.lib.tiles, reason="no tiles here (AMX)")
 COLUMNS = (1, 31, 33, 64, 65, 96, 129, 255, 256, 257, 300, 513, 4864)  # of pieces with rows 1, 2, 4 and 8 apart, whole and cut
 WIDTHS = (32, 40, 128, 897)
 
@@ -31,17 +30,20 @@ def check(product: Callable[[Tensor, Tensor, Tensor], Tensor], n: int, k: int) -
 
 
 @pytest.mark.parametrize("k", WIDTHS)
-@pytest.mark.parametrize("n", COLUMNS)
-def test_columns_are_of_their_rows_of_w(n: int, k: int) -> None:
-    check(product, n, k)
+@each_set
+def test_columns_are_of_their_rows_of_w(name: str, k: int) -> None:
+    with forced(name):
+        for n in COLUMNS:
+            check(product, n, k)
 
 
-def test_columns_in_the_order_of_tiles_are_seen() -> None:
+@each_set
+def test_columns_in_the_order_of_tiles_are_seen(name: str) -> None:
     """With rows 8 apart, cells that are written as they lie in the tiles."""
 
     def wrong(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
         y = product(x, w, bias)
         return y if len(x) > 16 else y.unflatten(1, (32, 8)).mT.flatten(1)
 
-    with pytest.raises(AssertionError):
+    with forced(name), pytest.raises(AssertionError):
         check(wrong, 256, 32)

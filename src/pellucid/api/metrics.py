@@ -24,12 +24,12 @@ class Continuation:
 Metric = str | tuple[str, str] | Continuation | Callable[[Tensor], Tensor]
 
 
-def one_each(numbers: object, metric: Callable[[Tensor], Tensor], n: int) -> Tensor:
-    """Return what a metric gave for n runs, if it is one number for each; else a UseError."""
+def one_each(numbers: object, name: str, n: int) -> Tensor:
+    """Return what the metric `name` gave for n runs, if it is one number for each; else a UseError."""
     if isinstance(numbers, Tensor) and numbers.shape == (n,) and not numbers.is_complex():
         return numbers
     shown = f"a tensor [{' '.join(map(str, numbers.shape))}]" if isinstance(numbers, Tensor) else type(numbers).__name__
-    raise UseError("sweep.number", name=getattr(metric, "__name__", "metric"), found=shown, n=n)
+    raise UseError("sweep.number", name=name, found=shown, n=n)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def measured(model: Model, metric: Metric, ids: Sequence[int]) -> Measure:
     if metric == "kl":
         return Measure("KL", divergence)
     if callable(metric):
-        return Measure(getattr(metric, "__name__", "number"), lambda x, base: one_each(metric(x[:, 0]), metric, len(x)))
+        name = getattr(metric, "__name__", "number")
+        return Measure(name, lambda x, base: one_each(metric(x[:, 0]), name, len(x)))
     words = [metric] if isinstance(metric, str) else list(metric)
     if len(words) not in (1, 2):
         raise UseError("sweep.metric", found=repr(metric))

@@ -36,8 +36,9 @@ static inline i64 tile_apart(i64 count) {
 static inline i64 tile_chunk(i64 rows, i64 few) {
   const i64 pairs = parts(few, 2 * HEIGHT);
   if (rows > HEIGHT) return rows > 2 * HEIGHT ? 4 * HEIGHT : pairs * 2 * HEIGHT;
-  const i64 all = 2 * HEIGHT * tile_apart(4 * HEIGHT * pairs - 1);  // `few` or more, in one distance
-  return parts(few, all) * all;
+  i64 apart = 1;  // of all rows of the piece, which are `few` or more
+  while (apart < FAR && apart < pairs) apart *= 2;
+  return parts(pairs, apart) * apart * 2 * HEIGHT;
 }
 
 #if defined(__AMX_BF16__)
@@ -202,20 +203,20 @@ template <class L>
 static void tile_product(const L& a, const u16* x, i64 from, i64 to, i64 then, i64 first, i64 last) {
   const i64 side = abreast(a.rows), size = group_size(a.rows, a.k), steps = parts(last - first, 2) * parts(a.k, STEP);
   const bool alone = last - first == 1, followed = alone || a.k * 2 > SMALL_PAGE;
-  alignas(64) float cells[FAR][4][HEIGHT][HEIGHT];
+  alignas(64) float cells[2 * FAR][HEIGHT][HEIGHT];  // two tiles of w: for each step of rows apart, or for each of two groups
   const Tiles tiles(side);
   asm volatile("" ::: "memory");  // as above
   for (i64 j = from, apart; j < to; j += 2 * HEIGHT * apart) {
     apart = alone ? tile_apart(to - j) : 1;
     const i64 end = j + 2 * HEIGHT * apart, count = (end < to ? end : to) - j, next = end < to ? end : then;
-    Pace pace{(const char*)(a.w + next * a.k), followed ? 0 : (count * a.k * 2 + steps * apart - 1) / (steps * apart)};
+    Pace pace{(const char*)(a.w + next * a.k), followed ? 0 : (count * a.k * 2 + steps - 1) / steps};
     for (i64 g = first; g < last; g += 2) {
       for (i64 t = 0; t < apart; t++) {
         const TileRows rows{a.w + (j + t) * a.k, count / apart, apart * a.k, a.k};
-        if (g + 1 < last) multiply<2>(rows, x + g * size, size, side, cells[t], pace);
-        else multiply<1>(rows, x + g * size, size, side, cells[t], pace);
+        if (g + 1 < last) multiply<2>(rows, x + g * size, size, side, cells + 2 * t, pace);
+        else multiply<1>(rows, x + g * size, size, side, cells + 2 * t, pace);
       }
-      for (i64 h = g; h < last && h < g + 2; h++) write(a, {cells[0][2 * (h - g)][0], apart, 4 * HEIGHT * HEIGHT}, j, count, h * HEIGHT);
+      for (i64 h = g; h < last && h < g + 2; h++) write(a, {cells[2 * (h - g)][0], apart, 2 * HEIGHT * HEIGHT}, j, count, h * HEIGHT);
     }
   }
 }
