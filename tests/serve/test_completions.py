@@ -8,14 +8,17 @@ import pytest
 import torch
 
 from openai_served import OpenAiServed, long_folder, openai_served
-from pellucid.api.model import Model, load
+from pellucid.api.model import Model, load, make
 from pellucid.engine import engine
 from pellucid.engine.prefix_cache import PrefixCache
 from pellucid.engine.requests import Output, Token
 from pellucid.ops import native
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.server.openai.choice import Choice
+from pellucid.server.openai.shapes import prompt_starts
 from pellucid.tokenizer.pieces import Stream
+from pellucid.tokenizer.tokenizer import Tokenizer
+from small_tokenizers import byte_level, sentencepiece
 from tiny import swapped
 
 MODEL = "pellucid/capitals-llama"
@@ -177,6 +180,53 @@ def score_faults(server: OpenAiServed, model: Model, k: int) -> list[str]:
         faults.append("tokens")
     starts = [sum(len(t) for t in got["tokens"][:i]) for i in range(len(ids) + 1)]
     return faults + ([] if got["text_offset"] == starts else ["offsets"])
+
+
+@pytest.fixture(scope="module")
+def spaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAiServed]:
+    """A server of a model whose tokenizer begins a prompt with a token, and writes a space before it, as Llama's first ones."""
+    folder, made = tmp_path_factory.mktemp("spaced"), sentencepiece(True)
+    hf = {
+        "model_type": "llama", "vocab_size": made.get_vocab_size(), "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+    }  # fmt: skip
+    tiny, draw = make(hf, dtype=torch.float32), torch.Generator().manual_seed(0)
+    for p in tiny.module.parameters():
+        p.data = torch.randn(p.shape, generator=draw)
+    tiny.save(folder)
+    made.save(str(folder / "tokenizer.json"))
+    with openai_served(load(folder)) as served:
+        yield served
+
+
+def test_offsets_are_places_in_the_text(server: OpenAiServed, spaced: OpenAiServed) -> None:
+    """Of bytes, of a token that a prompt begins with, and of a stop string, which is no part of the text."""
+    ids = next(iter(spaced.models.values())).tokenizer.encode("The cap")
+    of = next(iter(spaced.models.values())).tokenizer.id_of("of")
+    whole: dict[str, Any] = {"echo": True, "max_tokens": 0}
+    cases: list[tuple[OpenAiServed, dict[str, Any], str, list[int]]] = [
+        (server, {"prompt": "法国的首都是 é。", **whole}, "法国的首都是 é。", [0, 2, 3, 5, 6, 7, 7, 8]),
+        (server, {"prompt": "The", "structured_outputs": {"regex": "éü"}}, "éü", [0, 0, 1, 1, 2]),
+        (spaced, {"prompt": "The cap é", **whole}, "The cap é", [0, 0, 0, 1, 2, 3, 5, 6, 7, 8, 8]),
+        (spaced, {"prompt": ids, **whole}, "<s> The cap", [0, 3, 4, 5, 6, 7, 9, 10]),
+        (spaced, {"prompt": "cap", "logit_bias": {str(of): 100}, "stop": "fo"}, "o", [0, 1]),
+    ]
+    for served, body, text, starts in cases:
+        how = {"model": next(iter(served.models)), "temperature": 0, "logprobs": 0, **body}
+        (choice,) = served.post(PATH, **how)["choices"]
+        assert (choice["text"], choice["logprobs"]["text_offset"]) == (text, starts)
+        chunks = [c["choices"][0]["logprobs"] for c in served.stream(PATH, **how)]
+        assert [start for c in chunks for start in c["text_offset"]] == starts
+
+
+def test_offsets_in_a_text_that_is_normalized(tmp_path: Path) -> None:
+    """The tokens behind a character that was composed are in their places."""
+    byte_level("qwen2").save(str(tmp_path / "tokenizer.json"))
+    tokenizer, text = Tokenizer.from_file(tmp_path / "tokenizer.json"), "cafe\u0301 is the cat"
+    ids = tokenizer.encode(text)
+    starts = dict(zip(prompt_starts(tokenizer, ids, text), (p.text for p in tokenizer.pieces(ids)), strict=True))
+    assert tokenizer.decode(ids) != text and [text[at:].startswith(piece) for at, piece in starts.items()].count(False) <= 2
+    assert starts[text.index(" is")] == " is"
 
 
 def test_echo_without_new_tokens(server: OpenAiServed, model: Model) -> None:

@@ -23,7 +23,7 @@ from pellucid.server.openai.choice import Choice, Delta, TokenEntry
 from pellucid.server.openai.error_shape import error_body
 from pellucid.server.openai.jobs import Job
 from pellucid.server.openai.served_model import Submitted
-from pellucid.server.openai.shapes import ChatShape, head, usage_of
+from pellucid.server.openai.shapes import ChatShape, head, prompt_starts, usage_of
 from pellucid.tracing import Trace
 
 if TYPE_CHECKING:
@@ -44,8 +44,11 @@ class GeneratedAnswer:
     def __init__(self, job: Job, submitted: Submitted, facts: dict[str, Any]) -> None:
         self.job, self.submitted, self.facts = job, submitted, facts
         form = job.shape.form if isinstance(job.shape, ChatShape) else ReplyForm()
+        echoed = [len(text) for text in job.echoes] or [0] * len(job.requests)
         self.choices = [
-            Choice(job.served.tokenizer, job.stops, r.least, job.skip_special, form.kept) for r in job.requests for _ in range(r.n)
+            Choice(job.served.tokenizer, job.stops, r.least, job.skip_special, form.kept, before)
+            for r, before in zip(job.requests, echoed, strict=True)
+            for _ in range(r.n)
         ]
         self.form, self.reasoning = form, 0  # tokens of reasoning
         self.ids: list[list[int]] = [[] for _ in self.choices]
@@ -130,9 +133,10 @@ class GeneratedAnswer:
         if self.job.echoes:
             delta.text = self.job.echoes[position] + delta.text
         if self.job.requests[position].scored:
-            prompt, scores = self.job.requests[position].prompt, output.scores
-            rows = zip(prompt[1:], scores, output.tops, strict=True)
-            delta.entries[:0] = [TokenEntry(prompt[0], None), *(TokenEntry(id, score, top) for id, score, top in rows)]
+            prompt = self.job.requests[position].prompt
+            starts = prompt_starts(self.job.served.tokenizer, prompt, self.job.echoes[position])
+            rows = zip(prompt[1:], output.scores, output.tops, starts[1:], strict=True)
+            delta.entries[:0] = [TokenEntry(prompt[0], None), *(TokenEntry(*row) for row in rows)]
 
     async def document(self) -> dict[str, Any]:
         """Return the answer as one document."""

@@ -10,11 +10,15 @@ from pellucid.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TokenEntry:
-    """A token with its log-probability, None for the first of a prompt, and the likeliest tokens in its place."""
+    """A token with its log-probability, None for the first of a prompt, and the likeliest tokens in its place.
+
+    start: where its text begins in the text of the answer; a byte within a character begins where the character does.
+    """
 
     id: int
     logprob: float | None
     top: Likeliest = ()
+    start: int = 0
 
 
 @dataclass
@@ -30,13 +34,20 @@ class Delta:
 class Choice:
     """One text of an answer. stops: strings that end it and are not part of it; before `least` tokens they end nothing.
 
-    kept: special tokens that are not skipped.  tokens: the number of new tokens.  ended: its last delta has been returned.
+    kept: special tokens that are not skipped.  before: characters of the prompt that is echoed.  tokens: the number of new tokens.
+    ended: its last delta has been returned.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stops: Sequence[str], least: int, skip_special: bool, kept: frozenset[int] = frozenset()
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str],
+        least: int,
+        skip_special: bool,
+        kept: frozenset[int] = frozenset(),
+        before: int = 0,
     ) -> None:
-        self.text = Text(tokenizer.stream(skip_special, kept), stops)
+        self.text, self.before = Text(tokenizer.stream(skip_special, kept), stops), before
         self.stops, self.least = self.text.stops, least
         self.tokens, self.ended = 0, False
 
@@ -48,10 +59,13 @@ class Choice:
         token, stopped = output.token, output.ended == "stop"
         if token is not None:
             self.tokens += 1
-            delta.entries.append(TokenEntry(token.id, token.logprob, token.top))
+            start = len(self.text.shown) + len(self.text.withheld)
             if not stopped:
                 self.text.stops = self.stops if self.tokens > self.least else ()
                 delta.text = self.text.feed(token.id)
+            if self.text.stop is not None:
+                start = min(start, len(self.text.shown))
+            delta.entries.append(TokenEntry(token.id, token.logprob, token.top, self.before + start))
         if self.text.stop is None and output.ended is not None:
             delta.text += self.text.end()
             delta.finish = "stop" if stopped else "length"

@@ -6,11 +6,14 @@ A token that is no text alone, such as one byte of a character, is written "byte
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pellucid.server.openai.chat_reply import ReplyForm, ReplyStream
 from pellucid.server.openai.choice import Delta, TokenEntry
 from pellucid.tokenizer.tokenizer import Tokenizer
+
+NEAR = 4  # characters that a normalizer may have taken between two tokens
 
 
 def written(tokenizer: Tokenizer, id: int) -> tuple[str, bytes]:
@@ -22,16 +25,29 @@ def written(tokenizer: Tokenizer, id: int) -> tuple[str, bytes]:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece.raw), piece.raw
 
 
+def prompt_starts(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int]:
+    """Return where each token of a prompt begins in its text, which special tokens may or may not be part of.
+
+    Where a normalizer changed the text, the next token whose text is close by is in its place again.
+    """
+    stream, out, at = tokenizer.stream(skip_special=tokenizer.decode(ids) != text), list[int](), 0
+    for piece in map(stream.feed, ids):
+        met = text.find(piece, at, at + len(piece) + NEAR)
+        at = min(at, len(text)) if met < 0 else met
+        out.append(at)
+        at += len(piece)
+    return out
+
+
 class CompletionShape:
-    """The shapes of /v1/completions. offset: characters of each choice's text that earlier chunks have."""
+    """The shapes of /v1/completions."""
 
     object, chunk, prefix = "text_completion", "text_completion", "cmpl"
 
     def __init__(self, tokenizer: Tokenizer, logprobs: int | None) -> None:
         self.tokenizer, self.count = tokenizer, logprobs
-        self.offsets: dict[int, int] = {}
 
-    def logprobs(self, index: int, entries: Sequence[TokenEntry]) -> dict[str, Any] | None:
+    def logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any] | None:
         """Return tokens, their log-probabilities, the likeliest in their places, and where each begins in the text."""
         if self.count is None:
             return None
@@ -42,18 +58,21 @@ class CompletionShape:
             out["tokens"].append(name)
             out["token_logprobs"].append(finite(e.logprob))
             out["top_logprobs"].append(None if e.logprob is None else top | {name: finite(e.logprob)})
-            out["text_offset"].append(self.offsets.get(index, 0))
-            self.offsets[index] = self.offsets.get(index, 0) + len(name)
+            out["text_offset"].append(e.start)
         return out
 
     def full(self, index: int, text: str, entries: Sequence[TokenEntry], finish: str | None) -> dict[str, Any]:
-        """Return a choice of an answer that is not streamed."""
-        return {"index": index, "text": text, "logprobs": self.logprobs(index, entries), "finish_reason": finish}
+        """Return a choice of an answer that is not streamed. Tokens of a stop string begin at the end of the text."""
+        return self.choice(index, text, [replace(e, start=min(e.start, len(text))) for e in entries], finish)
+
+    def choice(self, index: int, text: str, entries: Sequence[TokenEntry], finish: str | None) -> dict[str, Any]:
+        """Return a choice, or what a chunk adds to it."""
+        return {"index": index, "text": text, "logprobs": self.logprobs(entries), "finish_reason": finish}
 
     def pieces(self, index: int, delta: Delta, all_entries: bool) -> Iterator[dict[str, Any]]:
         """Yield the choice of a chunk that a delta makes, if it shows anything. all_entries: a token without text does too."""
         if delta.text or (delta.entries and all_entries) or delta.finish is not None:
-            yield self.full(index, delta.text, delta.entries, delta.finish)
+            yield self.choice(index, delta.text, delta.entries, delta.finish)
 
 
 class ChatShape:
