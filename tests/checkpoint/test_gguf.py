@@ -24,10 +24,13 @@ from pellucid.checkpoint.gguf.gguf_source import GgufSource
 from pellucid.checkpoint.gguf.hyperparameters import config_fields
 from pellucid.checkpoint.gguf.packed_tensor import PackedTensor
 from pellucid.checkpoint.gguf.written_model import OF_FAMILY, differing, model_keys
+from pellucid.commands import main
 from pellucid.errors import PellucidError
 from pellucid.families.fields import Fields
 from pellucid.families.names import PLAIN, Layout
+from pellucid.messages import say
 from pellucid.ops.blocks import Blocks
+from pellucid.runs.model_registry import unread
 
 BLOCKED = [t for t in TYPES if t.dequantise is not None]
 SHARED: dict[str, dict[str, Any]] = {
@@ -190,6 +193,25 @@ def test_blocks_stay_and_other_types_become_plain(kind: str, form: str | None, t
     shapes = load(tmp_path / "model.gguf", device="meta", dtype="float32")
     sizes = [{n: getattr(p, "bytes", p.nbytes) for n, p in m.module.named_parameters()} for m in (model, shapes)]
     assert torch.isfinite(model(ids)).all() and sizes[0] == sizes[1]
+
+
+def test_a_file_is_said_to_be_stored_in_its_own_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The types of the matrices stand in `run` and `show`, most numbers first, and what stays in blocks; bfloat16 is none of them."""
+    file = tmp_path / "model.gguf"
+    by_hand(judge.make("llama", **WIDE), file, {"ffn_up": "Q5_1", "": "Q8_0"})
+    types = "Q8_0, Q5_1"
+    model = load(file)
+    reason = say("precision.fits", dtype="float32", stored=types, memory=f"{(model.precision.memory or 0) / 1e9:.1f}")
+    assert model.precision_note == say("precision.matrices", reason=reason, format="int8") and "bfloat16" not in repr(model)
+    assert unread(str(file))[1].why == model.precision_note
+    asked = say("precision.asked", dtype="bfloat16", stored=types)
+    assert load(file, dtype="bfloat16").precision_note == say("precision.matrices", reason=asked, format="int8")
+    by_hand(judge.make("llama", **WIDE), file, {"": "Q5_1"})
+    assert load(file, device="meta").precision_note == say("precision.stored.quantised", dtype="bfloat16", stored="Q5_1")
+    assert load(file).to(dtype="float64").precision_note == say("precision.asked", dtype="float64", stored="Q5_1")
+    main(["show", str(file)])
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.endswith(say("show.stored", formats="Q5_1")) and "bfloat16" not in first
 
 
 @pytest.mark.parametrize("quant", ["q8_0", "q4_0", "f16", "bf16"])

@@ -185,6 +185,7 @@ def test_bytes_counted_are_bytes_held_and_stored(name: str, form: str, tmp_path:
 
 def test_saved_folder_says_what_it_is(folder: Path, tmp_path: Path) -> None:
     load(folder, quant="int8").save(tmp_path / "q")
+    assert load(tmp_path / "q").precision.formats == "int8" and load(folder, quant="int8").precision.formats == ""
     config = json.loads((tmp_path / "q" / "config.json").read_text())
     assert config["quantization_config"] == {"quant_method": "pellucid", "format": "int8", "block": 32}
     names = set(load_file(tmp_path / "q" / WEIGHTS))

@@ -243,6 +243,8 @@ def test_a_quantised_model_is_the_plain_one(folders: tuple[Path, Path]) -> None:
     small, plain = (load(f, dtype="float64") for f in folders)
     assert same(small.tensors(), plain.tensors()) and small.left == ()
     assert not same(small.tensors(), load(judge(small.family.name).folder).tensors())  # the weights were rounded indeed
+    method = "fp8" if small.family.name == "deepseek_v3" else "mxfp4"
+    assert load(folders[0]).precision.formats == method and method in load(folders[0]).precision_note and not plain.precision.formats
     assert load(folders[0]).precision.stored == torch.bfloat16 and load(folders[0], device="meta").dtype == torch.bfloat16
     assert same(load(folders[0], dtype="bfloat16").tensors(), rounded(plain))
     ids = prompts(small.family.name)[0]

@@ -18,6 +18,7 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float
 SHORT = {
     "fp64": "float64", "f64": "float64", "fp32": "float32", "f32": "float32", "bf16": "bfloat16", "fp16": "float16", "f16": "float16",
 }  # fmt: skip
+AS_STORED = ("large", "stored", "unknown")  # reasons for the dtype of the files
 SHARE = 4  # a model in float32 takes at most this part of the memory: a quarter
 ROOT = Path("/")
 
@@ -27,18 +28,24 @@ class Precision:
     """A dtype, and the reason for it.
 
     reason: asked, fits, given, large, stored or unknown.  stored: the dtype of the files.  memory: bytes that this process may use.
+    formats: of matrices that are quantised on disk, as "Q4_K, Q6_K"; `stored` is then what their numbers are given in.
+    matrices: the format that they keep in memory, int8 or int4; None if they are plain there.
     """
 
     dtype: torch.dtype
     reason: str
     stored: torch.dtype
     memory: int | None = None
+    formats: str = ""
+    matrices: str | None = None
 
     @property
     def why(self) -> str:
         """Return the dtype and its reason as text: "float32, stored in bfloat16: a quarter of 25.8 GB of memory holds it"."""
         memory = "?" if self.memory is None else f"{self.memory / 1e9:.1f}"
-        return say(f"precision.{self.reason}", dtype=name_of(self.dtype), stored=name_of(self.stored), memory=memory)
+        key = f"precision.{self.reason}" + (".quantised" if self.formats and self.reason in AS_STORED else "")
+        reason = say(key, dtype=name_of(self.dtype), stored=self.formats or name_of(self.stored), memory=memory)
+        return reason if self.matrices is None else say("precision.matrices", reason=reason, format=self.matrices)
 
 
 def precision(requested: str | torch.dtype | None, stored: torch.dtype, parameters: int, device: str = "cpu") -> Precision:

@@ -26,7 +26,7 @@ from pellucid.config import Config
 from pellucid.errors import CheckpointError, ConfigError, UseError
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.quantisation import InBlocks, Method, quantised
+from pellucid.families.quantisation import FIELD, InBlocks, Method, quantised
 from pellucid.tokenizer.chat_template import LEGACY_FILE, TEMPLATE_FILE, named_files
 from pellucid.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
@@ -104,6 +104,13 @@ class Folder:
         dtypes, floats = {e.dtype for e in self.entries.values()}, (torch.bfloat16, torch.float16, torch.float32, torch.float64)
         named = {str(d).removeprefix("torch."): d for d in floats}.get(str(self.config.get("dtype")), torch.float32)
         return next((d for d in floats if d in dtypes), named)
+
+    @property
+    def formats(self) -> str:
+        """The format of quantised weights: ours, or the method by its name in config.json; "" if they are plain."""
+        if isinstance(self.method, InBlocks):
+            return self.method.form
+        return "" if self.method is None else str(self.config[FIELD].get("quant_method"))
 
     def packing(self, form: str | None, dtype: torch.dtype, cfg: Config) -> Packing | None:
         """Return how to store the matrices of a `cfg` in memory: in the folder's own blocks, or in `form`; None for plain.

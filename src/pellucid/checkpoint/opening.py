@@ -1,7 +1,7 @@
 """A model's module from a name: its folder found or fetched, its config understood, its weights read into the module."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ def open_module(
     chosen = precision(dtype, folder.stored, sum(p.numel() for p in module.parameters()), str(device))
     wanted = chosen.dtype
     packing = folder.packing(quant, wanted, cfg)
+    chosen = replace(chosen, formats=folder.formats, matrices=None if packing is None else packing.form)
     left: tuple[str, ...] = ()
     if str(device) == "meta":
         cast(module, wanted)

@@ -1,5 +1,6 @@
 """The device and dtype of a loaded model's parameters, and `to`, which changes them."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Never, Self
 
 import torch
@@ -68,7 +69,7 @@ class Placed:
             if self.quant is not None:
                 raise UseError("model.blocks", held=self.quant)
             cast(self.module, wanted.dtype)
-            self.precision = wanted
+            self.precision = replace(wanted, formats=self.precision.formats)
         if device is not None:
             self.module.to(device)
         self.engines.clear()  # their pages are of the old kind

@@ -7,7 +7,7 @@ A model of the catalogue, and one with only a config.json, is built on meta: it 
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -157,7 +157,8 @@ class ModelRegistry:
 def unread(name: str) -> tuple[dict[str, Any], Precision]:
     """Return the entry that a model will have once it is loaded, and its precision, without reading weights."""
     shapes = load(name, device="meta")
-    will = precision(None, shapes.precision.stored, shapes.num_parameters())
+    own = shapes.precision
+    will = replace(precision(None, own.stored, shapes.num_parameters()), formats=own.formats, matrices=own.matrices)
     cast(shapes.module, will.dtype)
     return LoadedModel(name, shapes.family.name, shapes.module, shapes).row() | {"weights": True, "device": "cpu"}, will
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from pellucid import catalog
 from pellucid.api.model import Model
+from pellucid.checkpoint.default_dtype import name_of
 from pellucid.counting.published import entry_of
 from pellucid.counting.weights import Weight, weights
 from pellucid.documents.formula import block
@@ -112,7 +113,7 @@ def document(model: Model) -> dict[str, Any]:
 def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
     """Write the structure as lines of a terminal. everything: each block by itself, neutral fields too."""
     facts = [model.family.name, say("explain.layers", count=len(model.config.layers))]
-    facts += [say("explain.parameters", count=count(model.num_parameters())), str(model.dtype).removeprefix("torch.")]
+    facts += [say("explain.parameters", count=count(model.num_parameters())), *stored(model)]
     out = [Text.assemble((model.name, "bold"), ("  " + " · ".join(facts), "dim")), Text()]
     for sentence in (*settings(model, everything), *endings(model), *placing.sentences(model), *sources(model)):
         out += prose(sentence, width)
@@ -133,6 +134,14 @@ def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
     for sentence in adapters(model):
         out += prose(sentence, width)
     return clipped(out, width)
+
+
+def stored(model: Model) -> Iterator[str]:
+    """Yield the dtype of the parameters, or what quantised matrices are on disk, and in memory if they stay so."""
+    own = model.precision
+    yield say("show.stored", formats=own.formats) if own.formats else name_of(model.dtype)
+    if own.matrices is not None:
+        yield say("show.matrices", format=own.matrices)
 
 
 def adapters(model: Model) -> Iterator[str]:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid.checkpoint.default_dtype import name_of
 from pellucid.checkpoint.disk import inside, regular, stamp
 from pellucid.checkpoint.folder import GGUF, INDEX, Contents, Folder
 from pellucid.checkpoint.gguf import tensor_names, tokenizer_keys
@@ -148,6 +149,16 @@ class GgufFolder:
             if len(entry.shape) > 1:
                 sizes[torch.bfloat16 if isinstance(entry, PackedTensor) else entry.dtype] += prod(entry.shape)
         return sizes.most_common(1)[0][0] if sizes else torch.float32
+
+    @property
+    def formats(self) -> str:
+        """The types of the matrices, that of most numbers first, as "Q4_K, Q6_K"; "" if none has blocks."""
+        sizes: Counter[str] = Counter()
+        for entry in self.entries.values():
+            if len(entry.shape) > 1:
+                sizes[entry.kind.name if isinstance(entry, PackedTensor) else name_of(entry.dtype)] += prod(entry.shape)
+        packed = any(isinstance(entry, PackedTensor) for entry in self.entries.values())
+        return ", ".join(name for name, _ in sizes.most_common()) if packed else ""
 
     def family(self, kind: Family) -> Family:
         """Return the family with the names of this file's architecture in place of its own."""
