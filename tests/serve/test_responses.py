@@ -114,6 +114,19 @@ def test_a_stream_is_the_answer(server: OpenAiServed, names: tuple[str, str]) ->
     assert all(len(e["top_logprobs"]) == 2 for e in entries) and len(entries) > 1
 
 
+def test_every_token_has_a_log_probability(server: OpenAiServed, names: tuple[str, str]) -> None:
+    """Also bytes of a character, of which the last alone shows text, and the token that ends the text."""
+    how: dict[str, Any] = {
+        "model": names[0], "input": PROMPT, "temperature": 0, "max_output_tokens": 8, "structured_outputs": {"regex": "éü"},
+        "include": [response_input.LOGPROBS],
+    }  # fmt: skip
+    answer, seen = server.post(PATH, **how), events(server, **how)
+    entries = answer["output"][0]["content"][0]["logprobs"]
+    assert bytes(sum((e["bytes"] for e in entries[:4]), [])).decode() == answer["output"][0]["content"][0]["text"] == "éü"
+    assert len(entries) == answer["usage"]["output_tokens"] == 5
+    assert [e for event in seen if event["type"].endswith("text.delta") for e in event["logprobs"]] == entries and faults(seen) == []
+
+
 def test_too_few_tokens_leave_it_incomplete(server: OpenAiServed, names: tuple[str, str]) -> None:
     answer = server.post(PATH, model=names[0], input=PROMPT, max_output_tokens=1, temperature=0, ignore_eos=True)
     assert answer["status"] == "incomplete" and answer["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -189,6 +202,20 @@ def test_every_kind_of_item_in_turn() -> None:
     assert faults(seen) == [] and [i["type"] for i in items] == ["reasoning", "message", "function_call", "function_call"]
     assert [i.get("arguments") or i["content"][0]["text"] for i in items] == ["Hmm.", "Ab", "{}", "{}"]
     assert [(i["name"], i["call_id"]) for i in items[2:]] == [("f", "c1"), ("g", "c2")]
+
+
+def test_tokens_of_a_message_alone() -> None:
+    """What begins reasoning or a call, and shows nothing, is no token of the message; a byte that shows its text later is one."""
+    deltas: list[dict[str, Any]] = [
+        {"content": ""}, {"reasoning_content": "Hm"}, {"content": ""}, {"content": "A"}, {"content": ""}, {"content": "é"}, {"content": ""},
+        {"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}]}, {},
+    ]  # fmt: skip
+    items = ResponseItems()
+    for i, delta in enumerate(deltas):
+        list(items.feed(delta, [{"token": i}] if delta else []))
+    list(items.close())
+    (message,) = (item for item in items.items if item["type"] == "message")
+    assert [e["token"] for e in message["content"][0]["logprobs"]] == [2, 3, 4, 5]
 
 
 def test_mutants() -> None:
