@@ -18,6 +18,7 @@ from pellucid.batch.step import Step
 from pellucid.config import Attention, Config, Latent, Mlp, Moe
 from pellucid.counting import Number, Setting, counted
 from pellucid.counting.bill import pairs
+from pellucid.counting.bounds import multiplicity
 from pellucid.counting.closed import booked
 from pellucid.counting.meta_run import meta_model, run
 from pellucid.errors import UseError
@@ -105,7 +106,7 @@ def test_each_distinct_layer_once_is_the_whole(family: str) -> None:
     assert int(bill["flops.prefill"]) == sum(first.flops.values())
     step = run(full, 1, 20, 2, 20)
     assert int(bill["flops.decode"]) == sum(step.flops.values())
-    stored = [s for p, shapes in step.stored.items() for s in shapes]
+    stored = [s for p, shapes in step.stored.items() if not p.endswith(("conv", "delta", "mamba")) for s in shapes]
     assert int(bill["cache.bytes_per_token"]) == 2 * sum(torch.Size(s).numel() for s in stored)
 
 
@@ -180,10 +181,32 @@ def test_the_cache_is_what_a_real_cache_holds(family: str) -> None:
     sources = {"a": ids(1, 7)[0]} if family == "t5" else None
     serve(tiny(family, torch.float32), prompt, [{"a": 9}], pages, sources=sources)
     bill = counted(FAMILIES[family], family, family, Setting(context=9, cache="float32"))
-    assert int(bill["cache.bytes_per_token"]) == pages.bytes_per_token()
+    last_rows = sum(int(bill[f"cache.{layer}"]) * multiplicity(bill, layer) for layer, _ in bill.below("cache.text"))
+    assert int(bill["cache.bytes_per_token"]) + last_rows == pages.bytes_per_token()
     if family == "t5":
         stored_bytes = sum(t.numel() * t.element_size() for stored, *_ in pages.memory.values() for t in stored)
         assert int(bill["cache.bytes_per_source_token"]) * 7 == stored_bytes
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_token_adds_what_is_said_and_a_text_the_rest(family: str) -> None:
+    """Past every window a token adds the bytes of a token, less those in windows; the rest of a text is of one size."""
+    if (cfg := FAMILIES[family]).bidirectional:
+        return
+    short, long = (counted(cfg, family, family, Setting(context=n, batch=3, source=7)) for n in (400, 401))
+
+    def of(name: str) -> int:
+        assert (name in short) == (name in long) and (name not in short or int(short[name]) == int(long[name]))
+        return int(short[name]) if name in short else 0
+
+    added = of("cache.bytes_per_token") - of("cache.windowed_bytes_per_token")
+    assert int(long["cache.bytes"]) - int(short["cache.bytes"]) == 3 * added
+    rows = sum(
+        int(short[f"cache.{layer}"]) * multiplicity(short, layer) * short.mixer(layer).rows_kept(400)
+        for layer, _ in short.below("cache")
+        if layer.startswith(("layers", "decoder")) and (short.mixer(layer).window or short.mixer(layer).chunk) and short.mixer(layer).heads
+    )
+    assert int(short["cache.bytes"]) == 3 * (400 * added + rows + of("cache.bytes_per_text") + 7 * of("cache.bytes_per_source_token"))
 
 
 def test_windows_stop_growing() -> None:

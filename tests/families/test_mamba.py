@@ -51,6 +51,7 @@ def test_a_state_of_channels_is_counted(tmp_path: Path) -> None:
     short, long = (count(tmp_path, context=n, cache="float32") for n in (1_000, 100_000))
     assert int(short["parameters.total"]) == 50280 * 768 + 768 + 24 * (mixer(768, 1536, 48) + 768) == 129_135_360
     assert int(short["cache.bytes"]) == int(long["cache.bytes"]) == 24 * 4 * (16 * 1536 + 4 * 1536)
+    assert int(short["cache.bytes_per_token"]) == 0 and int(short["cache.bytes_per_text"]) == int(short["cache.bytes"])
     products = short["flops.decode.layers.0.mamba"]
     assert int(products) == 2 * (2 * 16 * 1536 + 4 * 1536) and products.formula.startswith("2·B·T·(2·H·K·W + J·H·W)")
 
@@ -75,6 +76,8 @@ def test_jambas_layers(tmp_path: Path) -> None:
     assert int(bill["parameters.total"]) == ends + mixers + 16 * network + 16 * (16 * network + router)
     assert int(bill["parameters.active"]) == ends + mixers + 16 * network + 16 * (2 * network + router)
     assert int(bill["cache.bytes"]) == 4 * (28 * (16 * inner + 4 * inner) + 4 * 1_000 * 2 * 1024)
+    assert int(bill["cache.bytes_per_token"]) == 4 * 4 * 2 * 1024
+    assert int(bill["cache.bytes_per_text"]) == 4 * 28 * (16 * inner + 4 * inner)
 
 
 def test_norms_have_weights_or_none() -> None:

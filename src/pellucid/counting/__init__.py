@@ -18,7 +18,7 @@ from pellucid.counting.distinct import PLACE, alike, distinct
 from pellucid.counting.formats import add_bytes
 from pellucid.counting.gguf_mixes import mixed
 from pellucid.counting.meta_run import Ran, meta_model, ran
-from pellucid.counting.number import Number, product, total
+from pellucid.counting.number import Number, figure, product, total
 from pellucid.counting.weights import Weight, weights
 
 __all__ = ["Bill", "Number", "Setting", "counted", "weighed"]
@@ -137,9 +137,14 @@ def add_flops(bill: Bill, phase: str, ran: Ran, rows: int, before: int, source: 
 
 
 def add_cache(bill: Bill, ran: Ran) -> None:
-    """Add the cache's bytes, layer by layer: of one token, and of the batch at the context, with what decoders keep of a source."""
+    """Add the cache's bytes, layer by layer: of one token, of one text at any length, and of the batch at the context, with what
+    decoders keep of a source.
+
+    A convolution keeps the last few rows, and a state none: a text longer than these costs no more.
+    """
     setting, size = bill.setting, BYTES[bill.setting.cache]
     a_token, parts, open_heads = [], [], []
+    a_text: dict[str, tuple[int, list[Number]]] = {}
     for path, shapes in ran.stored.items():
         if (place := bill.reduced.place(path)) is None or path.startswith("encoder."):
             continue
@@ -152,9 +157,12 @@ def add_cache(bill: Bill, ran: Ran) -> None:
             filled = " + ".join(f"{'·'.join(map(str, shape))} + {prod(shape[:-1])}·{size:g}" for shape in shapes)
             each = sum(prod(shape) + prod(shape[:-1]) * size for shape in shapes)
         bill.numbers[f"cache.{layer}"] = Number(int(each), symbols, filled)
-        a_token.append((layer, times, bill.numbers[f"cache.{layer}"]))
         attn = bill.mixer(layer)
         rows = attn.rows_kept(setting.context)
+        if attn.heads:
+            a_token.append((layer, times, bill.numbers[f"cache.{layer}"]))
+        else:
+            a_text[layer] = times, [product(f"rows·cache.{layer}", rows=rows, each=int(each))]
         if attn.uncompressed is not None and layer.endswith(".attn"):
             filled = f"{attn.heads}·({' + '.join(map(str, attn.uncompressed))})·{size:g}"
             own = int(attn.heads * sum(attn.uncompressed) * size)
@@ -166,7 +174,12 @@ def add_cache(bill: Bill, ran: Ran) -> None:
             layer, times = place
             bill.numbers[f"states.{layer}"] = Number(prod(state) * 4, "H·K·W·4", f"{'·'.join(map(str, state))}·4")
             parts.append((f"{layer}.state", times, product(f"B·states.{layer}", batch=setting.batch, each=prod(state) * 4)))
+            a_text[layer][1].append(Number(prod(state) * 4, f"states.{layer}", figure(prod(state) * 4)))
     bill.numbers["cache.bytes_per_token"] = total(a_token, "cache")
+    if bounded := [one for one in a_token if bill.mixer(one[0]).window or bill.mixer(one[0]).chunk]:
+        bill.numbers["cache.windowed_bytes_per_token"] = total(bounded, "cache")
+    if a_text:
+        add_bytes_of_a_text(bill, a_text)
     if open_heads:  # what MLA's keys and values would take if each head kept its own
         bill.numbers["cache.uncompressed_bytes_per_token"] = total(open_heads, "cache")
     if ran.remembered:
@@ -179,3 +192,14 @@ def add_cache(bill: Bill, ran: Ran) -> None:
         bill.numbers["cache.source_bytes"] = kept
         parts.append(("source_bytes", 1, kept))
     bill.numbers["cache.bytes"] = total(parts, "cache")
+
+
+def add_bytes_of_a_text(bill: Bill, layers: dict[str, tuple[int, list[Number]]]) -> None:
+    """Add the bytes that a text keeps at any length. layers: how many are alike, and of one its convolutions' rows and its state."""
+    each = []
+    for layer, (times, kept) in layers.items():
+        of = tuple(path for path in (f"cache.{layer}", f"states.{layer}") if path in bill.numbers)
+        symbols, filled = (" + ".join(texts) for texts in ([n.symbols for n in kept], [n.filled for n in kept]))
+        bill.numbers[f"cache.text.{layer}"] = Number(sum(int(n) for n in kept), symbols, filled, of)
+        each.append((f"text.{layer}", times, bill.numbers[f"cache.text.{layer}"]))
+    bill.numbers["cache.bytes_per_text"] = total(each, "cache")

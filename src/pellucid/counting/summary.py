@@ -11,7 +11,8 @@ from typing import Protocol
 from pellucid.counting.number import Number, figure
 
 MAIN = (
-    "parameters.total", "parameters.active", "bytes.total", "cache.bytes_per_token", "cache.bytes", "flops.prefill", "flops.decode",
+    "parameters.total", "parameters.active", "bytes.total", "cache.bytes_per_token", "cache.bytes_per_text", "cache.bytes",
+    "flops.prefill", "flops.decode",
 )  # fmt: skip
 CELL = "text-align:left;padding:.1em 1em .1em 0;white-space:nowrap"
 MOST = 120  # characters of a formula

@@ -96,14 +96,14 @@ def of_reference(tables: int, first: Bill, passed: int) -> Extra:
     return Extra(tables, moments=(MomentBytes("at_reference", Number(passed, "forward") if passed > two.value else two, first=True),))
 
 
-def of_draws(tables: int, prompts: Bill, written: Bill, new: int, rows: int, passed: int) -> Extra:
+def of_draws(tables: int, prompts: Bill, written: Bill, new: int, rows: int, texts: int, passed: int) -> Extra:
     """Return what drawing a step's answers takes. prompts: the bill of one forward's prompts.  written: of their answers, half written.
 
-    new: tokens of an answer, whose first one comes of the prompt.  rows: of keys and values of all answers of a step.  passed: the
-    bytes of the forward that reads prompts.
+    new: tokens of an answer, whose first one comes of the prompt.  rows: of keys and values of all answers of a step.  texts: these
+    answers.  passed: the bytes of the forward that reads prompts.
     """
-    row = int(written["cache.bytes_per_token"]) if "cache.bytes_per_token" in written else 0
-    cache = rows * row
+    row, text = (int(written[path]) if path in written else 0 for path in ("cache.bytes_per_token", "cache.bytes_per_text"))
+    cache = rows * row + texts * text
     ids = 2 * written.setting.batch * written.config.vocab * wide(written)  # logits and log-probabilities of each answer's newest row
     moment = MomentBytes("at_draws", Number(cache + max(passed, ids), "cache + forward", f"{cache:,} + {max(passed, ids):,}"))
     reading, writing = int(prompts["flops.prefill"]), int(written["flops.decode"])

@@ -45,15 +45,15 @@ def extra_of(recipe: Recipe, bill: Bill) -> Extra:
         return of_reference(LOGPROB_TABLES, first, forward_bytes(first, True))
     if isinstance(aim, RewardSettings):
         assert isinstance(data, Texts)
-        prompts, every = s.batch // aim.group, recipe.train.batch
+        prompts, every, answers = s.batch // aim.group, recipe.train.batch, recipe.train.batch * aim.group
 
         def counted(context: int, batch: int) -> Bill:
             return billed(bill.config, bill.family, bill.model, context, batch, s.weights, s.activations, plain=s.activations)
 
         with META:
-            rows = in_pages(build(bill.config), data.length + aim.new) * every * aim.group
+            rows = in_pages(build(bill.config), data.length + aim.new) * answers
         together = max(1, min(every, ROWS // data.length))
         passed = forward_bytes(counted(min(data.length, ROWS), together), True, logits=False)
         written = counted(data.length + (aim.new - 1) // 2, s.batch)
-        return of_draws(LOGPROB_TABLES, counted(data.length, prompts), written, aim.new, rows, passed)
+        return of_draws(LOGPROB_TABLES, counted(data.length, prompts), written, aim.new, rows, answers, passed)
     return NOTHING

@@ -97,9 +97,8 @@ def kv_cache(bill: Bill, width: int) -> list[Text]:
     (own, _), *others = other_kinds(bill)
     title = say("count.cache", context=count(s.context), batch=count(s.batch))
     rows = headed(say("count.row.attention"), say("count.token"), title, say("count.head.formula"))
-    rows.append(
-        [own, f"{count(int(a_token))} B", scaled(int(bill["cache.bytes"]), "B"), Text(f"{short(a_token.symbols)} = {a_token.filled}")]
-    )
+    formula = f"{short(a_token.symbols)} = {a_token.filled}" if int(a_token) else ""
+    rows.append([own, f"{count(int(a_token))} B", scaled(int(bill["cache.bytes"]), "B"), Text(formula)])
     for name, b in others:
         rows.append(
             [Text(say("count.as_kind", kind=name)), f"{count(int(b['cache.bytes_per_token']))} B", scaled(int(b["cache.bytes"]), "B"), ""]
@@ -108,18 +107,36 @@ def kv_cache(bill: Bill, width: int) -> list[Text]:
         each = int(bill["cache.uncompressed_bytes_per_token"])
         uncompressed = scaled(each * s.context * s.batch, "B")
         rows.append([Text(say("count.uncompressed")), f"{count(each)} B", uncompressed, "H·(K + R + W)·b"])
-    out = [Text(say("count.past"), "bold"), *table(rows, [Column(), Column(">"), Column(">"), Column(style="dim")])]
+    out = [Text(past(bill), "bold"), *table(rows, [Column(), Column(">"), Column(">"), Column(style="dim")])]
     if "cache.bytes_per_source_token" in bill:
         row, source = bill["cache.bytes_per_source_token"], s.context if s.source is None else s.source
         total = scaled(int(bill["cache.source_bytes"]), "B")
         out += prose(say("count.source", each=count(int(row)), rows=count(source), whole=total), width)
     windows = [w for one in bill.config.layers if (w := window(one)) is not None]
     if windows:
-        out.append(Text(" " + say("count.windows", layers=len(windows), window=", ".join(map(count, sorted(set(windows))))), "dim"))
-    states = [one.state for one in bill.config.layers if one.state]
-    if states:
-        out.append(Text(" " + say("count.states", layers=len(states), bytes=scaled(4 * sum(states) * s.batch, "B")), "dim"))
+        sizes = {"window": ", ".join(map(count, sorted(set(windows)))), "each": count(int(bill["cache.windowed_bytes_per_token"]))}
+        out += prose(say("count.windows", layers=len(windows), **sizes), width, "dim")
+    if "cache.bytes_per_text" in bill:
+        layers = sum(any(not mixer.heads for mixer in one.mixers) for one in bill.config.layers)
+        sizes = {"kept": " + ".join(fixed(bill)), "each": count(int(bill["cache.bytes_per_text"]))}
+        out += prose(say("count.text", layers=layers, **sizes), width, "dim")
     return out
+
+
+def fixed(bill: Bill) -> list[str]:
+    """Name what a text keeps at any length."""
+    mixers = [mixer for one in bill.config.layers for mixer in one.mixers if not mixer.heads]
+    states = max((mixer.state for mixer in mixers), default=0)
+    return [say("count.kept.states")] * bool(states) + [say("count.kept.rows")] * bool(mixers)
+
+
+def past(bill: Bill) -> str:
+    """Name the cache by what is kept in it."""
+    kept = fixed(bill)
+    if not kept:
+        return say("count.past")
+    attends = any(mixer.heads for one in bill.config.layers for mixer in one.mixers)
+    return say("count.past.kept", kept=", ".join([say("count.kept.keys")] * attends + kept))
 
 
 def work(bill: Bill) -> list[Text]:

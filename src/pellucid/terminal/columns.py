@@ -76,6 +76,8 @@ def sizes(bills: Sequence[Bill]) -> Rows:
     for dtype in dict.fromkeys(b.setting.weights for b in bills):
         yield bytes_in(dtype), [Amount(int(b["bytes.total"]), "B") if b.setting.weights == dtype else None for b in bills]
     yield each(say("count.row.token"), "cache.bytes_per_token", "B")
+    if any("cache.bytes_per_text" in b for b in bills):
+        yield each(say("count.row.text"), "cache.bytes_per_text", "B")
     yield say("count.row.context"), [b.setting.context for b in bills]
     yield each(say("count.row.cache"), "cache.bytes", "B")
     yield each(say("count.prefill"), "flops.prefill", "FLOP")

@@ -19,7 +19,7 @@ export interface Bill {
   setting: { context: number; batch: number; weights: string; cache: string; device: string | null };
   parameters: { total: number; active: number; buffers: number; by_part: Record<string, number> };
   bytes: { total: number; by_part: Record<string, number> };
-  cache: { bytes_per_token?: number; bytes?: number; bytes_per_source_token?: number; other_kinds?: { kind: string; bytes_per_token: number; bytes: number }[] };
+  cache: { bytes_per_token?: number; windowed_bytes_per_token?: number; bytes_per_text?: number; bytes?: number; bytes_per_source_token?: number; other_kinds?: { kind: string; bytes_per_token: number; bytes: number }[] };
   flops: Record<string, number>;
   textbook: Record<string, Textbook>;
   bounds: Partial<Bounds>;
