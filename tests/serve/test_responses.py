@@ -122,7 +122,7 @@ def test_every_token_has_a_log_probability(server: OpenAiServed, names: tuple[st
     }  # fmt: skip
     answer, seen = server.post(PATH, **how), events(server, **how)
     entries = answer["output"][0]["content"][0]["logprobs"]
-    assert bytes(sum((e["bytes"] for e in entries[:4]), [])).decode() == answer["output"][0]["content"][0]["text"] == "éü"
+    assert b"".join(bytes(e["bytes"]) for e in entries[:4]).decode() == answer["output"][0]["content"][0]["text"] == "éü"
     assert len(entries) == answer["usage"]["output_tokens"] == 5
     assert [e for event in seen if event["type"].endswith("text.delta") for e in event["logprobs"]] == entries and faults(seen) == []
 
@@ -252,7 +252,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input": PROMPT, "max_output_tokens": -1}, "max_output_tokens"),
     ({"input": PROMPT * 100}, "input"),
     ({"input": PROMPT, "include": "all"}, "include"),
-    ({"input": PROMPT, "reasoning": "high"}, "reasoning"),
+    ({"input": PROMPT, "prompt": {"id": "pmpt_1"}}, "prompt"),
+    ({"input": PROMPT, "max_completion_tokens": -1}, "max_completion_tokens"),
+    ({"input": PROMPT, "reasoning": {"effort": 5}}, "reasoning.effort"),
+    ({"input": PROMPT, "text": {"format": {"type": "json_schema", "name": "a", "schema": 5}}}, "text.format.schema"),
+    ({"input": PROMPT, "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "blob"}}}}, "text.format"),
+    ({"input": PROMPT, "tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+    ({"input": PROMPT, "tools": [{"type": "function", "name": "a", "parameters": 5}]}, "tools[0].parameters"),
+    ({"input": PROMPT, "tools": [TOOL], "tool_choice": {"type": "function", "name": "b"}}, "tool_choice.name"),
 ]
 
 
@@ -260,6 +267,25 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_a_wrong_field_is_named(server: OpenAiServed, names: tuple[str, str], body: dict[str, Any], param: str) -> None:
     error = server.wrong(PATH, 400, param, model=names[0], **body)
     assert param in error["message"] or error["code"] == "context_length_exceeded"
+    assert "function" not in error["param"] and "response_format" not in error["message"]
+
+
+def test_a_wrong_call_is_named_by_its_item(server: OpenAiServed, names: tuple[str, str]) -> None:
+    """Two calls in a row are one message of a chat, and instructions another."""
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    deep = call | {"arguments": '{"a": ' + "[" * 62 + "]" * 62 + "}"}
+    items = [{"role": "user", "content": PROMPT}, call, deep]
+    error = server.post(PATH, 400, model=names[0], instructions="You help.", input=items)["error"]
+    assert error["param"].startswith("input[2].arguments.a[0]") and error["message"].startswith(error["param"])
+
+
+def test_a_wrong_choice_is_told_as_it_is_sent(server: OpenAiServed, names: tuple[str, str]) -> None:
+    """What is allowed, and both of two fields that exclude one another, have this route's names."""
+    error = server.wrong(PATH, 400, "tool_choice", model=names[1], input=PROMPT, tools=[TOOL], tool_choice="any")
+    assert '{"type": "function", "name": "..."}' in error["message"]
+    two = {"text": {"format": {"type": "json_object"}}, "structured_outputs": {"regex": "a"}}
+    error = server.wrong(PATH, 400, "structured_outputs.regex", model=names[0], input=PROMPT, **two)
+    assert "text.format" in error["message"] and "response_format" not in error["message"]
 
 
 def test_a_stream_that_fails_ends_as_failed(server: OpenAiServed, names: tuple[str, str]) -> None:

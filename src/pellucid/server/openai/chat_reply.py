@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[\w.-]{1,64}")
 ANY: dict[str, Any] = {"type": "object"}
+NAMED = '{"function": {"name": "..."}}'  # a choice of one tool
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,7 @@ def tools_of(fields: BodyFields) -> tuple[dict[str, Mapping[str, Any]], str | tu
             raise wrong("tool_choice.function.name", described(name), ", ".join(schemas) or "-")
         return schemas, ("function", str(name))
     if not is_one_of(choice, ("auto", "none", "required")) or (choice == "required" and not schemas):
-        raise wrong(
-            "tool_choice", described(choice), 'auto | none | required | {"function": {"name": "..."}}' if schemas else "auto | none"
-        )
+        raise wrong("tool_choice", described(choice), f"auto | none | required | {NAMED}" if schemas else "auto | none")
     return ({} if choice == "none" else schemas), choice
 
 

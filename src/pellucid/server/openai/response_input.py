@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pellucid.errors import RequestError
+from pellucid.errors import PellucidError, RequestError
 from pellucid.runs.request import described, wrong
 from pellucid.server.openai.body_fields import BodyFields, is_one_of
+from pellucid.server.openai.chat_reply import NAMED
 from pellucid.server.openai.jobs import CHAT
 
 TEXTS = {"input_text", "output_text", "text"}
@@ -24,10 +25,13 @@ OWN = {
     *KEPT_ELSEWHERE, "input", "instructions", "max_output_tokens", "text", "tools", "tool_choice", "reasoning", "include", "truncation",
     "top_logprobs", "stream_options", "messages", "n",
 }  # fmt: skip
+# A chat's fields, and what they are called here.
 CHAT_NAMES = {
-    "messages": "input", "prompt": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text.format",
-    "reasoning_effort": "reasoning.effort",
+    "messages": "input", "prompt": "input", "max_completion_tokens": "max_output_tokens", "response_format.json_schema": "text.format",
+    "response_format": "text.format", "reasoning_effort": "reasoning.effort", "tool_choice.function": "tool_choice",
 }  # fmt: skip
+CALL = re.compile(r"messages\[(\d+)\]\.tool_calls\[(\d+)\]\.function")
+TOOL = re.compile(r"(tools\[\d+\])\.function")
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,10 +165,30 @@ def logprobs_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": top} if top or LOGPROBS in included else {}
 
 
-def rename(fault: RequestError) -> None:
-    """Give a chat's error the name that its field has on this route."""
-    param = fault.param or ""
-    chat = next((name for name in CHAT_NAMES if re.split(r"[.[]", param)[0] == name), None)
-    if chat is not None:
-        fault.param = CHAT_NAMES[chat] + param.removeprefix(chat)
-        fault.values = {name: fault.param if value == param else value for name, value in fault.values.items()}
+def rename(fault: PellucidError, body: Mapping[str, Any]) -> None:
+    """Give a chat's error the names that its fields have in the body of this route."""
+    if isinstance(fault, RequestError) and fault.param:
+        fault.param = own_name(fault.param, body)
+    fault.values = dict(fault.values)
+    for key, value in fault.values.items():
+        if key in ("name", "place", "one", "other") and isinstance(value, str):
+            fault.values[key] = own_name(value, body)
+        elif key == "allowed":
+            fault.values[key] = str(value).replace(NAMED, '{"type": "function", "name": "..."}')
+
+
+def own_name(name: str, body: Mapping[str, Any]) -> str:
+    """Return what a chat's field is called in a body of this route, unless the body has it by that name.
+
+    The calls of a chat's messages are those of `input`, in order.
+    """
+    if (call := CALL.match(name)) is not None:
+        turns = messages_of(BodyFields(body, CHAT | OWN))
+        before = sum(len(turn.get("tool_calls", ())) for turn in turns[: int(call[1])]) + int(call[2])
+        items = [i for i, item in enumerate(body["input"]) if item.get("type") == "function_call"]
+        return f"input[{items[before]}]{name[call.end() :]}"
+    sent = body.keys() - OWN
+    for chat, own in CHAT_NAMES.items():
+        if chat.partition(".")[0] not in sent and re.match(rf"{re.escape(chat)}\b", name):
+            return own + name.removeprefix(chat)
+    return TOOL.sub(r"\1", name)

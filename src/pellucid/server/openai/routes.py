@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pellucid.checkpoint.json_file import parse_object
-from pellucid.errors import RequestError, UseError
+from pellucid.errors import PellucidError, RequestError, UseError
 from pellucid.messages import speaking
 from pellucid.runs.limits import Limits
 from pellucid.server.event_stream import EventStream
@@ -123,12 +123,13 @@ class OpenAiApi:
         from pellucid.server.openai.response_items import ResponseAnswer
 
         body, served = await self.body(request)
+        chat = chat_body(body)
         try:
-            job = await run_in_threadpool(chat_job, served, chat_body(body), self.inspector(body))
-        except RequestError as fault:
-            rename(fault)
+            job = await run_in_threadpool(chat_job, served, chat, self.inspector(body))
+        except PellucidError as fault:
+            rename(fault, body)
             raise
-        return await self.generated(request, job, lambda chat: ResponseAnswer(body, chat))
+        return await self.generated(request, job, lambda generated: ResponseAnswer(body, generated))
 
     async def earlier(self, request: Request) -> Response:
         """Refuse to return, cancel or forget an earlier answer, since none is kept."""
