@@ -198,6 +198,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice.function.name"),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": TOOLS, "parallel_tool_calls": "x"}, "parallel_tool_calls"),
     ({"tools": TOOLS, "tool_choice": "required", "guided_regex": "a"}, "tool_choice"),
     ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"not": {}}}}], "tool_choice": "required"}, "tools"),
 ]

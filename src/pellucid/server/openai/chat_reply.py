@@ -100,7 +100,7 @@ def reply_form(served: "ServedModel", fields: BodyFields, rendered: str) -> tupl
     A form is that of the content: reasoning that the prompt has begun comes before it, and under `response_format` a tool may be called
     in its place. rendered: the prompt's text.  A RequestError for wrong tools or forms, and a template whose calls cannot be read.
     """
-    schemas, chosen = tools_of(fields)
+    (schemas, chosen), several = tools_of(fields), fields.truth("parallel_tool_calls", True)
     source = choose(served.tokenizer.templates, served.name, None, bool(schemas)).source
     format, inside = format_of(source), rendered.rstrip().endswith(OPENS)
     if schemas and (format is None or "tools" not in source):
@@ -120,7 +120,7 @@ def reply_form(served: "ServedModel", fields: BodyFields, rendered: str) -> tupl
         return f"<[{marks[text]}]>" if marks.get(text) in special else grammar_text(text)
 
     named = {chosen[1]: schemas[chosen[1]]} if isinstance(chosen, tuple) else schemas
-    most = 1 if isinstance(chosen, tuple) or not fields.truth("parallel_tool_calls", True) else MOST
+    most = 1 if isinstance(chosen, tuple) or not several else MOST
     if must or wanted is None:
         assert used is not None
         return form, constrained(served, "tools", "lark", grammar_of(used.name, source, named, most, inside, mark))

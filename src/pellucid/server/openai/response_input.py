@@ -44,7 +44,7 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     for name in KEPT_ELSEWHERE:
         if given.get(name):
             raise RequestError("serve.stateless", 400, name, name=name)
-    if given.get("n", 1) != 1:
+    if given.get("n", 1) != 1 or given.get("n") is True:
         raise wrong("n", described(given["n"]), "1")
     if given.get("truncation", "disabled") != "disabled":
         raise wrong("truncation", described(given["truncation"]), "disabled")
@@ -54,6 +54,7 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
         out["max_completion_tokens"] = given["max_output_tokens"]
     if (effort := fields.table("reasoning").get("effort")) is not None:
         out["reasoning_effort"] = effort
+    fields.table("stream_options")  # of which nothing changes the events of this route
     if given.get("stream"):
         out["stream_options"] = {"include_usage": True}
     return out
@@ -132,16 +133,17 @@ def text_of(content: Any, place: str, kinds: set[str] = TEXTS) -> str:
 
 def tools_of_body(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a chat for `tools` and `tool_choice`."""
-    tools, choice = given.get("tools", []), given.get("tool_choice", "auto")
+    tools = given.get("tools", [])
+    chosen = {"tool_choice": given["tool_choice"]} if "tool_choice" in given else {}
     if not isinstance(tools, list):
         raise wrong("tools", described(tools), "[{}]")
     for i, tool in enumerate(tools):
         if not isinstance(tool, dict) or tool.get("type") != "function":
             raise wrong(f"tools[{i}].type", described(tool.get("type") if isinstance(tool, dict) else tool), "function")
     if not tools:
-        return {}
+        return chosen
     functions = [{name: value for name, value in tool.items() if name not in ("type", "strict")} for tool in tools]
-    return {"tools": [{"type": "function", "function": function} for function in functions], "tool_choice": choice}
+    return {"tools": [{"type": "function", "function": function} for function in functions]} | chosen
 
 
 def form_of(fields: BodyFields) -> dict[str, Any]:
@@ -162,7 +164,8 @@ def logprobs_of(given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(included, list):
         raise wrong("include", described(included), f'["{LOGPROBS}"]')
     top = given.get("top_logprobs", 0)
-    return {"logprobs": True, "top_logprobs": top} if top or LOGPROBS in included else {}
+    wants = top != 0 or type(top) is not int or LOGPROBS in included
+    return {"logprobs": True, "top_logprobs": top} if wants else {}
 
 
 def rename(fault: PellucidError, body: Mapping[str, Any]) -> None:
