@@ -78,6 +78,9 @@ def test_several_prompts_and_texts(server: OpenAiServed, model: Model) -> None:
     assert [c["index"] for c in answer["choices"]] == list(range(9))
     ids = [model.tokenizer.encode(p) for p in TEXTS[:3]]
     assert [c["text"] for c in server.complete(ids, n=3, max_tokens=6, **how)["choices"]] == texts
+    given = server.complete(TEXTS[:3], n=3, max_tokens=6, return_token_ids=True, **how)
+    assert [c["prompt_token_ids"] for c in given["choices"]] == [one for one in ids for _ in range(3)]
+    assert "prompt_token_ids" not in given  # which would be one prompt's of three
     streamed = dict.fromkeys(range(9), "")
     for chunk in server.stream(PATH, model=MODEL, prompt=ids, n=3, max_tokens=6, **how):
         for choice in chunk["choices"]:

@@ -143,6 +143,7 @@ class GeneratedAnswer:
         shape, texts = self.job.shape, [""] * len(self.choices)
         entries: list[list[TokenEntry]] = [[] for _ in self.choices]
         reasons: list[Any] = [None] * len(self.choices)
+        more: dict[str, Any] = {}
         async with aclosing(self.deltas()) as deltas:
             async for at, delta, _ in deltas:
                 texts[at] += delta.text
@@ -152,10 +153,11 @@ class GeneratedAnswer:
             shape.full(at, texts[at], entries[at], self.finished[at]) | {"stop_reason": reasons[at]} for at in range(len(self.choices))
         ]
         if self.job.return_ids:
-            choices = [c | {"token_ids": ids} for c, ids in zip(choices, self.ids, strict=True)]
-            more: dict[str, Any] = {"prompt_token_ids": list(self.prompt_of(0))}
-        else:
-            more = {}
+            prompts = [list(self.prompt_of(at // self.job.n)) for at in range(len(choices))]
+            choices = [
+                c | {"token_ids": ids, "prompt_token_ids": prompt} for c, ids, prompt in zip(choices, self.ids, prompts, strict=True)
+            ]
+            more |= {"prompt_token_ids": prompts[0]} if len(self.job.requests) == 1 else {}
         if self.job.trace and self.job.inspector is not None:
             more["pellucid"] = await run_in_threadpool(self.job.inspector.noted, self.job.trace)
         served = self.job.served
