@@ -295,6 +295,15 @@ def test_a_wrong_choice_is_told_as_it_is_sent(server: OpenAiServed, names: tuple
     assert "text.format" in error["message"] and "response_format" not in error["message"]
 
 
+@pytest.mark.parametrize(("model", "shown"), [({}, "null"), ({"model": None}, "null"), ({"model": True}, "true")])
+@pytest.mark.parametrize("path", [PATH, CHAT, "/v1/completions", "/v1/embeddings"])
+def test_one_of_two_models_must_be_named(
+    server: OpenAiServed, names: tuple[str, str], path: str, model: dict[str, Any], shown: str
+) -> None:
+    error = server.wrong(path, 400, "model", input=PROMPT, **model)
+    assert error["message"] == f"model is {shown}; allowed is {names[0]} | {names[1]}"
+
+
 def test_a_stream_that_fails_ends_as_failed(server: OpenAiServed, names: tuple[str, str]) -> None:
     async def broken(self: Any) -> AsyncGenerator[dict[str, Any], None]:
         raise RuntimeError

@@ -16,6 +16,7 @@ from pellucid.checkpoint.json_file import parse_object
 from pellucid.errors import PellucidError, RequestError, UseError
 from pellucid.messages import speaking
 from pellucid.runs.limits import Limits
+from pellucid.runs.request import described, wrong
 from pellucid.server.event_stream import EventStream
 from pellucid.server.faults import answer
 from pellucid.server.guard import language
@@ -87,7 +88,9 @@ class OpenAiApi:
         models = self.operation.models
         if name is None and len(models) == 1:
             return next(iter(models.values()))
-        if not isinstance(name, str) or name not in models:
+        if not isinstance(name, str):
+            raise wrong("model", described(name), " | ".join(models))
+        if name not in models:
             raise RequestError("serve.model", 404, "model", name="model", found=name, known=", ".join(models))
         return models[name]
 
