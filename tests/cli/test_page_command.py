@@ -13,6 +13,7 @@ from pellucid.engine.written_plan import written_plan
 from pellucid.errors import UseError
 from pellucid.html import live
 from pellucid.html.live_tensors import Lengths, opened
+from pellucid.ops import native
 
 
 def test_a_page_is_written_and_its_size_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,6 +40,14 @@ def test_a_model_of_another_dtype_or_size_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(live, "MOST", 1000)
     with pytest.raises(UseError, match="1000"):
         live.live_page(pellucid.load("pellucid/reader", dtype="float32"))
+
+
+@pytest.mark.parametrize("name", ["reader", "capitals-prefix", "capitals-bert", "capitals-t5"])
+def test_without_kernels_a_plan_is_refused_in_a_line(name: str) -> None:
+    """A decoder, under a prefix mask too, an encoder, and both together: the sentence that names the kernels."""
+    model = pellucid.load(f"pellucid/{name}", dtype="float32")
+    with native.off(), pytest.raises(UseError, match="native kernels"):
+        live.planned(model, 64)
 
 
 def test_a_tensor_that_changes_otherwise_with_the_length_is_seen() -> None:

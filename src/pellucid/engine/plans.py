@@ -286,8 +286,7 @@ class Plans:
         with torch.no_grad():
             inputs = (buffers.tokens, step) if isinstance(self.model, Decoder) else (None, buffers.tokens, step)
             logits = self.model(*inputs)
-            best = native.argmax(logits) if native.fits_argmax(logits) else logits.argmax(-1)
-        return logits[0], best[0]
+        return logits[0], likeliest(logits)[0]
 
     def record(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> None:
         """Run the step once under a recorder. Stores the plan, or the reason why it cannot be recorded.
@@ -314,6 +313,11 @@ class Plans:
         with torch.no_grad():
             logits = self.model(tokens, step) if isinstance(self.model, Decoder) else self.model(None, tokens, step)
         return logits[0], logits.argmax(-1)[0]
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """Return the token with the largest logit of each row, by the kernel where it runs: only its call is recorded in a plan."""
+    return native.argmax(logits) if native.fits_argmax(logits) else logits.argmax(-1)
 
 
 def addresses(tensors: Iterable[Tensor]) -> tuple[int, ...]:

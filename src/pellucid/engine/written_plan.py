@@ -26,11 +26,10 @@ from pellucid.batch.kv_cache import PagedCache, Span
 from pellucid.batch.mask import causal
 from pellucid.batch.states import stateful
 from pellucid.engine.memory import page_size, restart_lengths, windows_of
-from pellucid.engine.plans import DecodeStep, Plans, StepBuffers
+from pellucid.engine.plans import DecodeStep, Plans, StepBuffers, likeliest
 from pellucid.engine.replay_trace import TapEvent
 from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
-from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.native import Plan
 from pellucid.ops.native.plan import PlannedCall, Range
@@ -115,7 +114,7 @@ class OneRow(Plans):
         source = self.step_of(self.source, step.spans)
         with torch.no_grad():
             logits = self.model(self.source.tokens, buffers.tokens, step, source)
-            return logits[0], native.argmax(logits)[0]
+            return logits[0], likeliest(logits)[0]
 
 
 class PlanWriter:
