@@ -176,6 +176,11 @@ def test_wrong_use(address: str, capsys: pytest.CaptureFixture[str], monkeypatch
     )  # fmt: skip
     for words, named in lines:
         assert main(["verify", MODEL, *words]) == 2 and named in capsys.readouterr().err
+    beside = ["--server", address]
+    for words, named in ((["--served", "x"], "--served"), (["--tolerance", "1"], "--tolerance"), ([*beside, "--all"], "--all")):
+        assert main(["verify", MODEL, *words]) == 2
+        err = capsys.readouterr().err
+        assert named in err and "--server" in err and err.count("\n") == 1
     assert main(["verify", "pellucid/capitals-bert", "--server", address]) == 2
     monkeypatch.setenv("PELLUCID_API_KEY", "wrong")
     assert main(["verify", MODEL, "--server", address]) == 2 and "401" in capsys.readouterr().err

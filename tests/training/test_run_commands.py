@@ -95,6 +95,11 @@ def test_a_sound_run_is_verified(finished: Path, capsys: pytest.CaptureFixture[s
         assert main(["verify", str(finished), "--stretches", "1", "--lang", language]) == 0
         assert word in capsys.readouterr().out
     assert main(["verify", str(finished), "--stretches", "0"]) == 2
+    for words in (["--dtype", "float32"], ["--all"], ["--tolerance", "1"]):
+        capsys.readouterr()
+        assert main(["verify", str(finished), *words]) == 2
+        err = capsys.readouterr().err
+        assert words[0] in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["weights", "moments"])

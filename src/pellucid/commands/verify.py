@@ -36,9 +36,13 @@ def add(app: typer.Typer) -> None:
     ) -> int:
         screen: Screen = ctx.obj
 
+        of_modules = {"--against": against, "--all": everything or None}
         if server is not None:
+            refuse("verify.server.option", of_modules | {"--stretches": stretches})
             return of_server(screen, model, server, served, dtype, prompt, tolerance, options.numbers(device))
+        refuse("verify.served.option", {"--served": served, "--tolerance": tolerance})
         if stretches is not None or (Path(model) / "run.json").is_file():
+            refuse("verify.run.option", of_modules | {"--dtype": dtype, "--prompt": prompt})
             return of_run(screen, model, 3 if stretches is None else stretches)
 
         from pellucid.analysis.verify import verify as verified
@@ -67,6 +71,13 @@ def add(app: typer.Typer) -> None:
             side = say("verify.input") if first.side == "input" else say("verify.output")
             screen.text(say("verify.differs", side=side, path=first.path, theirs=first.theirs, error=f"{first.error:.1e}") + "\n")
         return int(not report.agrees)
+
+
+def refuse(sentence: str, given: dict[str, object]) -> None:
+    """Raise a UseError with the first of these options that is given."""
+    for name, value in given.items():
+        if value is not None:
+            raise UseError(sentence, name=name)
 
 
 def of_server(
