@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from documented import accept
 from judge import judge
+from kinds import DEEPSEEK
 from pellucid.analysis.verify import verify
 from pellucid.api.model import SPECIMENS
 from pellucid.commands import main
@@ -64,6 +65,31 @@ def test_the_first_layer_that_differs_is_named(
     assert document["first"]["path"] == path and not document["agrees"]
     assert main(["verify", str(folder), "--against", str(judge(family).folder)]) == 1
     assert path in capsys.readouterr().out
+
+
+def test_ties_of_a_sparse_choice_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One head that indexes gives most keys a score of 0; a choice of fewer keys, or by other scores, is no tie."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    raw = DEEPSEEK | {"model_type": "deepseek_v32", "index_topk": 6, "index_head_dim": 12, "index_n_heads": 1}
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(**raw)).save_pretrained(tmp_path / "tied")
+    report = verify(tmp_path / "tied")
+    assert not report.agrees and report.tied is not None
+    assert report.tied.path == "layers.0.attn.indexer" and report.tied.rows > 1
+    fewer, moved = (shutil.copytree(tmp_path / "tied", tmp_path / name) for name in ("fewer", "moved"))
+    (fewer / "config.json").write_text(json.dumps(json.loads((fewer / "config.json").read_text()) | {"index_topk": 5}))
+    tensors = load_file(moved / "model.safetensors")
+    tensors["model.layers.0.self_attn.indexer.weights_proj.weight"] *= -1
+    save_file(tensors, moved / "model.safetensors", {"format": "pt"})
+    for other in (fewer, moved):
+        assert verify(tmp_path / "tied", other).tied is None
+    assert main(["verify", str(tmp_path / "tied"), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    accept(document, "verify")
+    assert document["tied"] == {"path": report.tied.path, "rows": report.tied.rows}
+    for language, word in (("en", "equal scores"), ("zh", "得分相同")):
+        assert main(["verify", str(tmp_path / "tied"), "--lang", language]) == 1 and word in capsys.readouterr().out
 
 
 def test_lesser_dtypes_and_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from pellucid.analysis.equal_choices import EqualChoices, equal_choices
 from pellucid.api.model import DTYPES, Model, load, place
 from pellucid.checkpoint.folder import Folder
 from pellucid.checkpoint.gguf.gguf_folder import gguf_of
@@ -43,7 +44,10 @@ class Compared:
 
 @dataclass
 class Report:
-    """The result of a comparison. logits: the largest difference over the largest logit.  first: the first tensor beyond tolerance."""
+    """The result of a comparison. logits: the largest difference over the largest logit.  first: the first tensor beyond tolerance.
+
+    tied: a choice before it that differs among keys of equal scores alone.
+    """
 
     model: str
     against: str
@@ -52,6 +56,7 @@ class Report:
     logits: float
     first: ModuleDifference | None
     modules: list[Compared] = field(default_factory=list)
+    tied: EqualChoices | None = None
 
     @property
     def agrees(self) -> bool:
@@ -88,7 +93,8 @@ def verify(
         for (_, y), (_, their_y) in zip(mine.get(p.ours, ()), right.get(p.theirs, ()), strict=False):
             rows.append(Compared(p.ours, p.theirs, gap(y, p.own(their_y))))
     first = first_difference(table, mine, right, tolerance)
-    return Report(str(name), str(name if against is None else against), kind, tolerance, gap(logits, truth), first, rows)
+    tied = None if first is None else equal_choices(model, ids, table, mine, right, first.path)
+    return Report(str(name), str(name if against is None else against), kind, tolerance, gap(logits, truth), first, rows, tied)
 
 
 def inputs(model: Model, prompt: str | None) -> tuple[Tensor, ...]:

@@ -1,6 +1,7 @@
 """`pellucid verify`: a folder's model compared with transformers' own, module by module; exit code 1 if they differ."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -58,7 +59,8 @@ def add(app: typer.Typer) -> None:
             rows = [{"path": c.path, "theirs": c.theirs, "error": finite(c.error)} for c in report.modules]
             screen.document(
                 {"schema": SCHEMA, "model": report.model, "against": report.against, "dtype": dtype, "tolerance": report.tolerance,
-                 "agrees": report.agrees, "logits": finite(report.logits), "first": first_json, "modules": rows}
+                 "agrees": report.agrees, "logits": finite(report.logits), "first": first_json, "modules": rows,
+                 "tied": None if report.tied is None else asdict(report.tied)}
             )  # fmt: skip
             return int(not report.agrees)
         for c in report.modules if everything else folded(report.modules):
@@ -70,10 +72,12 @@ def add(app: typer.Typer) -> None:
         else:
             side = say("verify.input") if first.side == "input" else say("verify.output")
             screen.text(say("verify.differs", side=side, path=first.path, theirs=first.theirs, error=f"{first.error:.1e}") + "\n")
+            if report.tied is not None:
+                screen.text(say("verify.tied", path=report.tied.path, rows=report.tied.rows) + "\n")
         return int(not report.agrees)
 
 
-def refuse(sentence: str, given: dict[str, object]) -> None:
+def refuse(sentence: str, given: Mapping[str, object]) -> None:
     """Raise a UseError with the first of these options that is given."""
     for name, value in given.items():
         if value is not None:
