@@ -222,6 +222,17 @@ def test_offsets_are_places_in_the_text(server: OpenAiServed, spaced: OpenAiServ
         assert [start for c in chunks for start in c["text_offset"]] == starts
 
 
+def test_a_text_goes_on_from_its_prompt(spaced: OpenAiServed) -> None:
+    """The space before its first word stays where the tokenizer's decoder drops one before a text; without a prompt a text begins."""
+    tokenizer = next(iter(spaced.models.values())).tokenizer
+    how = {"max_tokens": 2, "logit_bias": {str(tokenizer.id_of("▁the")): 100}}
+    assert spaced.complete("The cap", **how)["choices"][0]["text"] == " the the"
+    assert spaced.complete("The cap", echo=True, **how)["choices"][0]["text"] == "The cap the the"
+    assert spaced.complete([tokenizer.id_of("<s>")], **how)["choices"][0]["text"] == "the the"
+    chunks = spaced.stream(PATH, model=next(iter(spaced.models)), prompt="The cap", temperature=0, **how)
+    assert "".join(c["choices"][0]["text"] for c in chunks) == " the the"
+
+
 def test_offsets_in_a_text_that_is_normalized(tmp_path: Path) -> None:
     """The tokens behind a character that was composed are in their places."""
     byte_level("qwen2").save(str(tmp_path / "tokenizer.json"))

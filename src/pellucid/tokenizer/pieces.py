@@ -133,8 +133,8 @@ def _wordpiece(part: dict[str, Any]) -> Writing:
 class Stream:
     """A stream of text from ids one by one: never half a character, at most three bytes held back; the join equals decoding all."""
 
-    def __init__(self, spoken: Callable[[int, bool], bytes | None], strip: int) -> None:
-        self._spoken, self._strip, self._first = spoken, strip, True
+    def __init__(self, spoken: Callable[[int, bool], bytes | None], strip: int, first: bool = True) -> None:
+        self._spoken, self._strip, self._first = spoken, strip, first
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, id: int) -> str:

@@ -139,10 +139,10 @@ class Tokenizer:
         """Return the text of these ids; bytes that are no UTF-8 become U+FFFD."""
         return self.stream(skip_special).over(ids)
 
-    def stream(self, skip_special: bool = False, kept: Container[int] = ()) -> Stream:
+    def stream(self, skip_special: bool = False, kept: Container[int] = (), continues: bool = False) -> Stream:
         """Return a stream: `feed(id)` gives the text that is certain so far, `end()` the rest; their join is `decode` of all.
 
-        kept: special tokens that are not skipped.
+        kept: special tokens that are not skipped.  continues: the text goes on from an earlier one, so its first space is no beginning's.
         """
 
         def spoken(id: int, first: bool) -> bytes | None:
@@ -151,7 +151,7 @@ class Tokenizer:
                 return None
             return piece.encode() if id in self._literal else self._writing.spoken(piece, first)
 
-        return Stream(spoken, self._writing.strip)
+        return Stream(spoken, 0 if continues else self._writing.strip, not continues)
 
     def pieces(self, ids: Iterable[int]) -> list[Piece]:
         """Return each id with its text and exact bytes, empty for an id without an entry."""

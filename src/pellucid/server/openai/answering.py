@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from pellucid.api.trace import require_numbers
 from pellucid.engine.requests import Output
+from pellucid.engine.requests import Request as EngineRequest
 from pellucid.errors import RequestError, UseError
 from pellucid.runs.worker import left
 from pellucid.server.openai.chat_reply import ReplyForm
@@ -46,7 +47,7 @@ class GeneratedAnswer:
         form = job.shape.form if isinstance(job.shape, ChatShape) else ReplyForm()
         echoed = [len(text) for text in job.echoes] or [0] * len(job.requests)
         self.choices = [
-            Choice(job.served.tokenizer, job.stops, r.least, job.skip_special, form.kept, before)
+            Choice(job.served.tokenizer, job.stops, r.least, job.skip_special, form.kept, self.continues(r), before)
             for r, before in zip(job.requests, echoed, strict=True)
             for _ in range(r.n)
         ]
@@ -56,6 +57,11 @@ class GeneratedAnswer:
         self.started = time.monotonic()
         self.first: float | None = None
         self.last: dict[int, float] = {}
+
+    def continues(self, request: EngineRequest) -> bool:
+        """True if a text goes on from its prompt's text. Behind a special token one begins."""
+        (last,) = self.job.served.tokenizer.pieces(request.prompt[-1:])
+        return self.job.continues and request.source is None and not last.special
 
     def close(self) -> None:
         """Cancel what has not ended, and write the facts for the log."""

@@ -34,8 +34,8 @@ class Delta:
 class Choice:
     """One text of an answer. stops: strings that end it and are not part of it; before `least` tokens they end nothing.
 
-    kept: special tokens that are not skipped.  before: characters of the prompt that is echoed.  tokens: the number of new tokens.
-    ended: its last delta has been returned.
+    kept: special tokens that are not skipped.  continues: see Tokenizer.stream.  before: characters of the prompt that is echoed.
+    tokens: the number of new tokens.  ended: its last delta has been returned.
     """
 
     def __init__(
@@ -45,9 +45,10 @@ class Choice:
         least: int,
         skip_special: bool,
         kept: frozenset[int] = frozenset(),
+        continues: bool = False,
         before: int = 0,
     ) -> None:
-        self.text, self.before = Text(tokenizer.stream(skip_special, kept), stops), before
+        self.text, self.before = Text(tokenizer.stream(skip_special, kept, continues), stops), before
         self.stops, self.least = self.text.stops, least
         self.tokens, self.ended = 0, False
 

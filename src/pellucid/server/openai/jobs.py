@@ -34,7 +34,8 @@ TOKENIZE = {
 
 @dataclass(frozen=True)
 class Job:
-    """A body that was read. echoes: the prompts' texts, where they are part of the answer.  trace: the id of the trace to come.
+    """A body that was read. echoes: the prompts' texts, where they are part of the answer.  continues: a text goes on from its prompt's,
+    and is no reply of its own.  trace: the id of the trace to come.
 
     inspector: keeps the trace; None if the request is neither watched nor changed.
     """
@@ -48,6 +49,7 @@ class Job:
     include_usage: bool
     return_ids: bool
     echoes: list[str] = field(default_factory=list)
+    continues: bool = False
     trace: str = ""
     inspector: "Inspector | None" = None
 
@@ -123,6 +125,7 @@ def job_of(served: ServedModel, fields: BodyFields, shape: CompletionShape | Cha
         usage,
         fields.truth("return_token_ids"),
         echoes,
+        isinstance(shape, CompletionShape) or fields.truth("continue_final_message"),
     )
 
 
