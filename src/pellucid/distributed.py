@@ -104,6 +104,10 @@ class Ranks:
         """Return a rank's share of what all ranks of a model add once: x over their number."""
         return x if self.sharing == 1 else x / self.sharing
 
+    def of_experts(self) -> "ExpertRanks":
+        """Return the same ranks, of a layer whose experts are complete on one rank each."""
+        return ExpertRanks(**vars(self))
+
     def own_rows(self, order: Tensor, token: Tensor, ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return of rows that are sorted by expert those that this rank runs, with the end of each expert's: all of them."""
         return order, token, ends

@@ -20,7 +20,7 @@ from pellucid.config import AnyAttention, AnyFfn, Config
 from pellucid.counting.ranks import LETTERS
 from pellucid.counting.training_ranks import used_in_part
 from pellucid.counting.weights import axes_of
-from pellucid.distributed import ALONE, ExpertRanks, Ranks
+from pellucid.distributed import ALONE, Ranks
 from pellucid.errors import UseError
 from pellucid.nn.adapted import AdaptedLinear, SummedAdaptedLinear
 from pellucid.nn.linear import Embedding, Linear, SummedLinear, VocabularyEmbedding, VocabularyLinear
@@ -177,7 +177,7 @@ def split_model(model: Decoder | EncoderDecoder, ranks: Ranks) -> Sharding:
         p.data = sharding.part(path, p.data).clone()
     for path, part in modules.items():
         if parts[path]:
-            place(part, ExpertRanks(**vars(ranks)) if parts[path] == EXPERTS else ranks)
+            place(part, ranks.of_experts() if parts[path] == EXPERTS else ranks)
     if ranks.tensor > 1:
         become(model.embed, VocabularyEmbedding, ranks, model.config.vocab)
         if model.head is not None:

@@ -16,6 +16,7 @@ from pellucid.counting.ranks import Split, split_of
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents import count
 from pellucid.documents.count import bounds, document, over, scenario
+from pellucid.messages import say
 
 Captured = pytest.CaptureFixture[str]
 LARGE: dict[str, Any] = {"context": 131072, "batch": 8, "dtype": "fp8", "cache": "bfloat16", "device": "h200"}
@@ -98,6 +99,51 @@ def test_weights_that_take_no_gradient_are_trained_plain_and_it_is_said(dtype: s
     assert dtype in note and "bfloat16" in note
     assert main(["count", "gpt2-small", "--context", "64", "--dtype", dtype, "--train"]) == 0
     assert " ".join(note.split()) in " ".join(capsys.readouterr().out.split())
+
+
+HELD = ("weights", "gradients", "moments", "master")
+
+
+def trained(model: str, how: str, **setting: Any) -> dict[str, Any]:
+    """The document of a training step over these ranks on one kind of device, of one device where there are none."""
+    bill = pellucid.count(model, **{"context": 256, "device": "h100", **setting})
+    return document(bill, scenario("h100", 2.0, train=True, ranks=how or None))
+
+
+@pytest.mark.parametrize(
+    ("model", "how"), [("llama-3.1-8b", "tp"), ("gpt-oss-20b", "experts"), ("deepseek-v2-lite", "tp"), ("t5-base", "tp")]
+)
+@pytest.mark.quick(10)
+def test_a_step_over_ranks_is_a_ranks(model: str, how: str) -> None:
+    """What a rank keeps is what all have alike and its part of the rest, and the step's rows are those of the ranks' own table."""
+    one, two, four = (trained(model, n and f"{how}={n}") for n in ("", "2", "4"))
+    kept, loss = ([d["training"][f"memory.{name}"]["value"] for d in (one, two, four)] for name in ("activations", "loss"))
+    assert kept[0] - kept[1] == pytest.approx(2 * (kept[1] - kept[2]), rel=0.01) and kept[1] > kept[2] and len({*loss}) == 1
+    for d, n in ((two, 2), (four, 4)):
+        lasting = {name: d["training"][f"memory.{name}"] for name in HELD}
+        assert lasting == {name: d["ranks"]["training"][name] for name in HELD}
+        assert lasting["weights"]["value"] == d["ranks"]["stages"][0]["weights"]
+        bound, least = d["training_bounds"], lasting["weights"]["value"] + lasting["moments"]["value"] + lasting["master"]["value"] + kept[0] // n
+        assert least < bound["held"] == d["training"]["memory.total"]["value"] < one["training_bounds"]["held"]
+        assert d["training"]["flops.total"] == one["training"]["flops.total"]
+        assert one["training_bounds"]["seconds"] / n <= bound["seconds"] * 1.001 < one["training_bounds"]["seconds"]
+        price = n * 2.0 / 3600 * bound["seconds"] / 256 * 1e6
+        assert bound["price_of_a_million_tokens"] == pytest.approx(price)
+
+
+def test_the_verdict_of_a_step_over_ranks(capsys: Captured) -> None:
+    """Eight billion weights do not train on one device, and do on four; where a step is not counted over ranks no verdict is given."""
+    given = ["count", "llama-3.1-8b", "--context", "2048", "--device", "h100", "--train"]
+    for more, fits, devices in (([], False, 1), (["--ranks", "tp=4"], True, 4), (["--ranks", "tp=2", "--shards", "2"], True, 4)):
+        assert main([*given, *more]) == 0
+        shown = capsys.readouterr().out
+        assert ("a step fits" in shown, "a step does not fit" in shown) == (fits, not fits)
+        assert f"each of {devices} ×" in shown
+    for more in (["--ranks", "tp=2,pp=2"], ["--ranks", "ep=2"], ["--ranks", "tp=16"], ["--ranks", "tp=2", "--lora", "8"]):
+        model = ["count", "gpt-oss-20b", *given[2:]] if "ep=2" in more else given
+        assert main([*model, *more]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert say("count.train.alone") in shown and not re.search("a step( fits| does not fit|: at least)", shown)
 
 
 # Convolutions

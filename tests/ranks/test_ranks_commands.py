@@ -141,6 +141,18 @@ def test_a_fault_of_a_forward_is_no_lost_rank() -> None:
         raise RuntimeError("shapes")
 
 
+@pytest.mark.parametrize("ranks", ["data = 2", "tensor = 2", "data = 2\ntensor = 2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_rank_and_its_step_have_the_same_bytes(ranks: str, dtype: str, tmp_path: Path) -> None:
+    """What a rank holds of weights, gradients and moments is what its step is counted with."""
+    path = recipe_of(tmp_path, train__dtype=f'"{dtype}"')
+    path.write_text(path.read_text() + f"\n[ranks]\n{ranks}\n")
+    made = recipe_bill(path).document()
+    lasting = {name: made["rank"][name]["value"] for name in ("weights", "gradients", "moments", "master") if name in made["rank"]}
+    assert len(lasting) == (4 if dtype == "bfloat16" else 3)
+    assert lasting == {name: made["training"][f"memory.{name}"]["value"] for name in lasting}
+
+
 def test_the_bill_of_a_recipe_on_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two shards hold half, and send what they gather; in bfloat16 two copies have master weights beside those that are read."""
 

@@ -1,4 +1,4 @@
-"""The memory and products of a training step: weights, gradients, moments, and the activations kept for the backward.
+"""The memory of a training step, with its products: weights, gradients, moments, and the activations kept for the backward.
 
 Activations are what autograd itself saves in a forward on meta, each storage once, without weights; with recompute, each layer keeps its
 input only, and one layer at a time keeps the rest.
@@ -17,13 +17,16 @@ from pellucid.batch.step import Step
 from pellucid.counting.bill import BYTES, Bill
 from pellucid.counting.distinct import PLACE, Distinct
 from pellucid.counting.flash import Flash
-from pellucid.counting.meta_run import meta_model, ran
+from pellucid.counting.meta_run import meta_model
 from pellucid.counting.number import Number, product, total
-from pellucid.counting.textbook import attention_products, matrices
-from pellucid.counting.training_adapters import Dora, adapt, adapters, dora_products
+from pellucid.counting.ranks import Split
+from pellucid.counting.training_adapters import Dora, adapt, adapters
 from pellucid.counting.training_extra import NOTHING, PIECE, Extra, MomentBytes, at_least, loss, passing
-from pellucid.counting.training_modules import MODULE, attach, is_block, look_ahead, numbers, products
+from pellucid.counting.training_modules import MODULE, attach, is_block, look_ahead, numbers
 from pellucid.counting.training_peak import working
+from pellucid.counting.training_ranks import ONE, TrainingGrid, of_rank
+from pellucid.counting.training_share import divide, own_numbers
+from pellucid.counting.training_work import work
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.watching.meta import META
 
@@ -39,6 +42,8 @@ class Way:
     single: the numbers of which the optimizer keeps one moment, as Muon does of its matrices, and not two.
     adapted: of LoRA on some matrices, their paths within a layer; low: the numbers in all A and B then. What these keep for the backward is
     counted in each layer of a kind.  dropout: they have it.  dora: what DoRA adds, None for plain ones.
+    split: of a model whose weights all train over ranks that have as much of it each; bytes are then a rank's, products all ranks'.
+    data: ranks that add up the gradients of a step, each with a copy of its own.
     """
 
     rank: int | None = None
@@ -54,6 +59,13 @@ class Way:
     low: int | None = None
     dropout: bool = False
     dora: Dora | None = None
+    split: Split = ONE
+    data: int = 1
+
+    @property
+    def adds(self) -> bool:
+        """True if a gradient is added to that of another forward or rank, in float32 or wider."""
+        return self.summed or max(self.split.ranks, self.data) > 1
 
 
 def training(bill: Bill, way: Way = Way()) -> dict[str, Number]:
@@ -63,27 +75,7 @@ def training(bill: Bill, way: Way = Way()) -> dict[str, Number]:
 
 def memory(bill: Bill, way: Way) -> dict[str, Number]:
     """Return the bytes of a rank: memory.weights, memory.gradients, ... memory.total."""
-    size, ahead = int(BYTES[bill.setting.activations]), numbers(bill.config, way.extra.modules)
-    every, n = int(bill["parameters.total"]) + ahead, "(N + M)" if ahead else "N"  # M: of modules for multi-token prediction
-    trained, of = (every, n) if way.rank is None else (adapted_numbers(bill, way), "A" if way.dora is None else "(A + m)")
-    # frozen ones lie as they are stored; blocks of a few bits take no gradient, so they are trained as activations are
-    weights = "bytes.dequantised" if way.rank is None and "bytes.dequantised" in bill else "bytes.total"
-    kinds, wide = {"weights": Number(int(bill[weights]) + ahead * size, f"{weights} + M·{size}" if ahead else weights)}, at_least(size)
-    if way.rank is not None:
-        kinds["adapters"] = product(f"{of}·{wide}", trained=trained, wide=wide)
-    each = size if way.rank is None and not way.summed else wide
-    kinds["gradients"] = product(f"{of}·{each}", trained=trained, each=each)
-    kinds["moments"] = product(f"2·{of}·{wide}", two=2, trained=trained, wide=wide)  # AdamW's two, arXiv 1711.05101
-    if way.single:
-        kinds["moments"] = Number(
-            wide * (2 * trained - way.single), f"2·{of}·{wide} − M·{wide}", f"2·{trained:,}·{wide} − {way.single:,}·{wide}"
-        )
-    if way.master and size < 4 and way.rank is None:
-        kinds["master"] = product(f"{n}·4", every=every, four=4)
-    if way.copied:
-        kinds["copy"] = total([(f"{wide}·numbers", 1, Number(wide * trained)), ("moments", 1, kinds["moments"])])
-    if way.shards > 1:
-        kinds = {n: Number(-(-int(x) // way.shards), f"⌈{x.symbols} / {way.shards}⌉") for n, x in kinds.items()}
+    size, kinds = int(BYTES[bill.setting.activations]), lasting_of(bill, way)
     kinds |= dict(way.extra.lasting)
     kept = activations(bill, way)
     out = {f"memory.{n}": x for n, x in kinds.items()}
@@ -100,6 +92,42 @@ def memory(bill: Bill, way: Way) -> dict[str, Number]:
     name, most = max(moments.items(), key=lambda item: item[1].value)
     out["memory.total"] = Number(most.value, name, "", (f"memory.{name}",))
     return out
+
+
+def lasting_of(bill: Bill, way: Way) -> dict[str, Number]:
+    """Return the bytes that a rank holds of weights, gradients and what the optimizer keeps, by name."""
+    size, ahead = int(BYTES[bill.setting.activations]), numbers(bill.config, way.extra.modules)
+    every, n = int(bill["parameters.total"]) + ahead, "(N + M)" if ahead else "N"  # M: of modules for multi-token prediction
+    trained, of = (every, n) if way.rank is None else (adapted_numbers(bill, way), "A" if way.dora is None else "(A + m)")
+    if way.split.ranks > 1:
+        own = of_rank(bill, TrainingGrid(way.split, muon=way.single > 0), at_least(size), size)
+        kinds: dict[str, Number] = {name: own[name] for name in ("weights", "gradients", "moments", "master") if name in own}
+        if way.copied:  # own numbers are as many bytes as their gradients
+            kinds["copy"] = total((name, 1, own[name]) for name in ("gradients", "moments"))
+        return shared_out(kinds, way.shards)
+    # frozen ones lie as they are stored; blocks of a few bits take no gradient, so they are trained as activations are
+    weights = "bytes.dequantised" if way.rank is None and "bytes.dequantised" in bill else "bytes.total"
+    wide = at_least(size)
+    kinds = {"weights": Number(int(bill[weights]) + ahead * size, f"{weights} + M·{size}" if ahead else weights)}
+    if way.rank is not None:
+        kinds["adapters"] = product(f"{of}·{wide}", trained=trained, wide=wide)
+    each = size if way.rank is None and not way.adds else wide
+    kinds["gradients"] = product(f"{of}·{each}", trained=trained, each=each)
+    kinds["moments"] = product(f"2·{of}·{wide}", two=2, trained=trained, wide=wide)  # AdamW's two, arXiv 1711.05101
+    if way.single:
+        kinds["moments"] = Number(
+            wide * (2 * trained - way.single), f"2·{of}·{wide} − M·{wide}", f"2·{trained:,}·{wide} − {way.single:,}·{wide}"
+        )
+    if way.master and size < 4 and way.rank is None:
+        kinds["master"] = product(f"{n}·4", every=every, four=4)
+    if way.copied:
+        kinds["copy"] = total([(f"{wide}·numbers", 1, Number(wide * trained)), ("moments", 1, kinds["moments"])])
+    return shared_out(kinds, way.shards)
+
+
+def shared_out(kinds: Mapping[str, Number], shards: int) -> dict[str, Number]:
+    """Return what one of the ranks has that share these bytes."""
+    return dict(kinds) if shards == 1 else {n: Number(-(-int(x) // shards), f"⌈{x.symbols} / {shards}⌉") for n, x in kinds.items()}
 
 
 def adapted_numbers(bill: Bill, way: Way) -> int:
@@ -175,8 +203,8 @@ def at_embedding(bill: Bill, way: Way, kinds: Mapping[str, Number]) -> dict[str,
     Where the head or a second place reads it too, they are what is known of its gradient, what this place adds, and their sum; where
     several forwards add up, all of that beside theirs.
     """
-    table = max((c.weight.count for c in bill.weights if c.weight.parameter and c.path.startswith("embed")), default=0)
-    copies = 2 * (bill.config.tied or bill.config.encoder is not None or way.extra.modules > 0) + way.summed
+    table = max((own_numbers(bill, c, way.split) for c in bill.weights if c.weight.parameter and c.path.startswith("embed")), default=0)
+    copies = 2 * (bill.config.tied or bill.config.encoder is not None or way.extra.modules > 0) + way.adds
     if not copies or way.rank is not None:
         return {}
     size = int(BYTES[bill.setting.activations])
@@ -193,10 +221,13 @@ def gradients_of(bill: Bill, way: Way, every: int) -> dict[str, int]:
         path = PLACE.fullmatch(c.path)
         if c.weight.parameter and (path or bill.config.tied or not c.path.startswith("embed")):
             name = f"{path['stack']}layers.{path['number']}" if path else ""
-            of[name] = of.get(name, 0) + c.weight.count
+            of[name] = of.get(name, 0) + own_numbers(bill, c, way.split)
     ahead = numbers(bill.config, way.extra.modules)
     of[""] = of.get("", 0) + ahead
-    return {name: n * every // (int(bill["parameters.total"]) + ahead) for name, n in of.items()}
+    own = int(bill["parameters.total"])
+    if way.split.ranks > 1:
+        own = sum(c.times * own_numbers(bill, c, way.split) for c in bill.weights if c.weight.parameter)
+    return {name: n * every // (own + ahead) for name, n in of.items()}
 
 
 def at_update(bill: Bill, way: Way, kinds: Mapping[str, Number]) -> Number:
@@ -204,8 +235,8 @@ def at_update(bill: Bill, way: Way, kinds: Mapping[str, Number]) -> Number:
     gradient is widened that.
     """
     wide = at_least(int(BYTES[bill.setting.activations]))
-    narrow = way.rank is None and not way.summed and BYTES[bill.setting.activations] < wide
-    largest = max(c.weight.count for c in bill.weights) if way.rank is None else 0
+    narrow = way.rank is None and not way.adds and BYTES[bill.setting.activations] < wide
+    largest = max(own_numbers(bill, c, way.split) for c in bill.weights) if way.rank is None else 0
     piece, copies = (0, 2 + narrow) if way.single else (min(PIECE, largest), int(narrow))
     temporary = Number(
         (copies * largest + piece) * wide, f"({copies}·largest + piece)·{wide}", f"({copies}·{largest:,} + {piece:,})·{wide}"
@@ -221,59 +252,6 @@ def recomputed(bill: Bill, kept: list[tuple[str, int, Number]]) -> list[tuple[st
     largest = max((n for _, n in inside), key=float, default=Number(0))
     rest = [entry for entry in kept if not is_block(entry[0])]
     return [("inputs", sum(times for times, _ in inside), one), ("largest", 1, largest), *rest]
-
-
-def work(bill: Bill, way: Way) -> dict[str, Number]:
-    """Return the FLOPs of a step. A matrix multiplies three times: rows, gradients, and for its own; a frozen one has no third product.
-
-    flops.textbook is 6·N·T. Its difference to the total is flops.attention, which it lacks, and flops.idle, which it has too much.
-    """
-    forward, crosses = forward_of(bill), bill.config.encoder is not None
-    out = {"flops.forward": forward}
-    rows, mixing, through = bill.setting.context * bill.setting.batch, attention_products(bill), matrices(bill)
-    if way.rank is None or crosses:
-        out["flops.backward"] = Number(2 * forward.value, "2·forward", f"2·{forward.value:,}")
-    else:
-        low = adapters(bill, way.rank, way.low)
-        out["flops.adapters"] = product("6·A·T", six=6, low=low, rows=rows)
-        value = 2 * rows * through + 2 * int(mixing)
-        out["flops.backward"] = Number(value, "2·T·matrices + 2·attention", f"2·{rows:,}·{through:,} + 2·{mixing.value:,}")
-        if way.dora is not None:
-            out["flops.dora"] = dora_products(way.dora, way.rank, rows, way.dropout, way.recompute)
-    if way.recompute:
-        out["flops.recompute"] = blocks_of(bill)
-    if way.extra.modules:
-        out["flops.multi_token"] = products(bill, way.extra.modules, way.recompute)
-    out |= {f"flops.{name}": n for name, n in way.extra.flops}
-    out["flops.total"] = total([(n.removeprefix("flops."), 1, x) for n, x in out.items()])
-    if crosses:
-        return out
-    active = int(bill["parameters.active"])
-    out["flops.textbook"] = product("6·N·T", six=6, active=active, rows=rows)
-    if way.rank is None and not way.recompute:
-        out["flops.attention"] = product("3·attention", three=3, mixing=int(mixing))
-        out["flops.idle"] = product("6·T·(matrices − N)", six=6, rows=rows, idle=through - active)
-    return out
-
-
-def forward_of(bill: Bill) -> Number:
-    """Return the FLOPs of one forward over every row: a prefill, but of an encoder-decoder, whose prefill has one target row."""
-    if bill.config.encoder is None:
-        return Number(bill["flops.prefill"].value, "prefill")
-    return Number(flops_of(bill))
-
-
-def blocks_of(bill: Bill) -> Number:
-    """Return the FLOPs of one forward of the blocks, which recomputation adds at most: torch leaves out what no gradient needs."""
-    return Number(flops_of(bill, "layers."), "blocks")
-
-
-def flops_of(bill: Bill, inside: str = "") -> int:
-    """Return the FLOPs of one forward over every row, of parts with `inside` in their path."""
-    s, reduced = bill.setting, bill.reduced
-    counts = ran(reduced.config, s.context, 0, s.batch, None if bill.config.encoder is None else s.source or s.context)
-    places = ((reduced.place(path), n) for path, n in counts.flops.items() if inside in path)
-    return sum(place[1] * n for place, n in places if place is not None)
 
 
 def activations(bill: Bill, way: Way = Way()) -> list[tuple[str, int, Number]]:
@@ -306,6 +284,7 @@ def on_meta(bill: Bill, way: Way) -> tuple[Distinct, Decoder | EncoderDecoder, T
         model.requires_grad_(True)
     else:
         adapt(model, way.rank, way.adapted, way.dropout, way.dora is not None)
+    divide(model, way.split)
     tokens, source = (torch.zeros(s.batch, n, dtype=torch.long, device=META) for n in (s.context, s.source or s.context))
     return reduced, model, tokens, source
 

@@ -12,13 +12,14 @@ from pellucid.counting.bill import Bill
 from pellucid.counting.bounds import Device, TimeBound
 from pellucid.counting.number import Number
 from pellucid.counting.training_memory import Way, training
+from pellucid.counting.training_share import share_of_work
 
 
 @dataclass(frozen=True)
 class TrainingPace(TimeBound):
     """A step of training on a device. rank_bytes: of a rank.  compute, memory: seconds of products, and of bytes moved.
 
-    tokens: of a step, over all ranks.  ranks: that share the state, each with a batch of its own.
+    tokens: of a step, over all ranks.  ranks: that share a model or the state; each that shares the state alone has a batch of its own.
     """
 
     rank_bytes: int
@@ -49,10 +50,10 @@ def training_pace(bill: Bill, way: Way, device: Device, efficiency: float = 1.0,
     return TrainingPace(
         rank_bytes,
         rank_bytes <= device.memory,
-        int(cost["flops.total"]) / peak / efficiency,
+        int(cost["flops.total"]) * share_of_work(bill, way.split) / peak / efficiency,
         moved / device.bandwidth / efficiency,
         bill.setting.batch * bill.setting.context * way.shards,
-        way.shards,
+        way.shards * way.split.ranks,
     )
 
 

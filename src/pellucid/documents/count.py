@@ -1,7 +1,7 @@
 """A bill as JSON: what `pellucid count --json` prints for one model; for several, a list of these."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pellucid.bench import last_measured
@@ -13,9 +13,10 @@ from pellucid.counting.ranks import Split, pace, split_of, spread
 from pellucid.counting.speculation import SHARES, Drafted
 from pellucid.counting.textbook import closed_forms
 from pellucid.counting.training_extra import at_least
-from pellucid.counting.training_memory import Way, training
+from pellucid.counting.training_memory import Way, lasting_of, training
 from pellucid.counting.training_pace import training_pace
 from pellucid.counting.training_ranks import TrainingGrid, of_rank
+from pellucid.counting.training_share import divides
 from pellucid.counting.variants import kinds, other_kinds
 from pellucid.engine.proposals import MOST
 from pellucid.errors import UseError
@@ -117,12 +118,12 @@ def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
             {"kind": name, "bytes_per_token": int(b["cache.bytes_per_token"]), "bytes": int(b["cache.bytes"])}
             for name, b in list(other_kinds(bill))[1:]
         ]
-    if scenario.way is not None:
-        out["notes"] = [*bill.notes, *trained_in(bill, scenario.way)]
-        cost = training(bill, scenario.way)
+    if (way := way_over(bill, scenario)) is not None:
+        out["notes"] = [*bill.notes, *trained_in(bill, way, scenario)]
+        cost = training(bill, way)
         out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in cost.items()}
-        if device is not None:
-            out["training_bounds"] = training_bounds(bill, scenario.way, device, scenario, cost)
+        if device is not None and counted_over(way, scenario):
+            out["training_bounds"] = training_bounds(bill, way, device, scenario, cost)
     if scenario.split is not None:
         out["ranks"] = over(bill, scenario.split, scenario.hour)
         if of_rank := trained_on_ranks(bill, scenario):
@@ -150,10 +151,24 @@ def drafted(both: Drafted, accepted: float | None) -> dict[str, Any]:
     return out if device is None else out | {"fits": int(both.memory) <= device.memory}
 
 
-def trained_in(bill: Bill, way: Way) -> list[str]:
-    """Return a note if the weights cannot be trained as they are stored."""
+def trained_in(bill: Bill, way: Way, scenario: Scenario) -> list[str]:
+    """Return a note if the weights cannot be trained as they are stored, and one if the step is not counted over the ranks."""
     sizes = {"dtype": bill.setting.weights, "plain": bill.setting.activations}
-    return [say("count.train.dtype", **sizes)] if way.rank is None and "bytes.dequantised" in bill else []
+    notes = [say("count.train.dtype", **sizes)] if way.rank is None and "bytes.dequantised" in bill else []
+    return notes if counted_over(way, scenario) else [*notes, say("count.train.alone")]
+
+
+def way_over(bill: Bill, scenario: Scenario) -> Way | None:
+    """Return the way of training with the ranks that share the model, if all its weights train over them and each has as much of it."""
+    way, split = scenario.way, scenario.split
+    if way is None or split is None or scenario.alone or way.rank is not None or not divides(bill, split):
+        return way
+    return replace(way, split=split)
+
+
+def counted_over(way: Way, scenario: Scenario) -> bool:
+    """True if the bytes of a step are those of a rank, where there are several."""
+    return scenario.alone or way.split.ranks > 1
 
 
 def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
@@ -237,8 +252,10 @@ def trained_on_ranks(bill: Bill, scenario: Scenario) -> dict[str, Number]:
     split, way = scenario.split, scenario.way
     if split is None or way is None or way.rank is not None or split.ranks != max(split.tp, split.experts) or split.ranks == 1:
         return {}
-    narrow = int(BYTES[bill.setting.activations])
-    return of_rank(bill, TrainingGrid(split, recompute=way.recompute), at_least(narrow), narrow)
+    narrow, n = int(BYTES[bill.setting.activations]), way.shards
+    counts = of_rank(bill, TrainingGrid(split, n, n, recompute=way.recompute), at_least(narrow), narrow)
+    own = lasting_of(bill, replace(way, split=split))
+    return own | {name: number for name, number in counts.items() if name not in own}
 
 
 def exchanged(work: Sequence[float], sent: Sequence[Mapping[str, Number]], link: float) -> dict[str, float]:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from pellucid.api.count import billed
 from pellucid.counting import Bill
-from pellucid.counting.training_memory import Way, memory, work
+from pellucid.counting.training_memory import Way, memory
+from pellucid.counting.training_work import work
 from pellucid.documents.aim_bill import extra_of
 from pellucid.families import understand
 from pellucid.messages import say

@@ -21,6 +21,7 @@ from pellucid.counting.training_extra import at_least
 from pellucid.counting.training_memory import Way, memory, training
 from pellucid.counting.training_modules import numbers
 from pellucid.counting.training_ranks import TrainingGrid, of_rank, orthogonalised
+from pellucid.counting.training_share import divides
 from pellucid.documents.aim_bill import extra_of, longest_text
 from pellucid.documents.count import Scenario, device_of, document
 from pellucid.documents.facts_bill import FactsBill, facts_bill
@@ -110,6 +111,7 @@ def bill_of_facts(recipe: Recipe, device: str | None = None, price: float | None
     facts = facts_bill(recipe, way, device)
     facts.bill.notes.extend(notes_of_modules(recipe, facts.bill))
     way = with_muon(recipe, facts.bill, facts.way)
+    way = over_ranks(recipe, facts.bill, way)
     return RecipeBill(facts.bill, facts.steps, s.batch // (s.micro or s.batch), price, way, recipe.ranks, facts)
 
 
@@ -136,7 +138,16 @@ def bill_of_texts(recipe: Recipe, data: Texts, device: str | None = None, price:
         steps = None if tokens is None else math.ceil(tokens / (recipe.train.batch * recipe.texts_a_row * length))
         bill.notes.append(say("count.recipe.epochs" if tokens is None else "count.recipe.least"))
     way = with_muon(recipe, bill, replace(way_of(recipe, data, family, cfg), extra=extra_of(recipe, bill)))
-    return RecipeBill(bill, steps, recipe.train.batch // rows, price, way, recipe.ranks)
+    return RecipeBill(bill, steps, recipe.train.batch // rows, price, over_ranks(recipe, bill, way), recipe.ranks)
+
+
+def over_ranks(recipe: Recipe, bill: Bill, way: Way) -> Way:
+    """Return the way of training on one of a recipe's ranks, where all weights train; rows of shards are not counted."""
+    r = recipe.ranks
+    if way.rank is not None or r.processes == 1:
+        return way
+    split = Split(tp=r.tensor, experts=r.expert)
+    return replace(way, data=r.data, split=split if divides(bill, split) else way.split)
 
 
 def notes_of_modules(recipe: Recipe, bill: Bill) -> list[str]:

@@ -10,7 +10,7 @@ from pellucid.counting.bounds import parts
 from pellucid.counting.ranks import Split, ranks, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents.amount import Amount, figures, scaled
-from pellucid.documents.count import Scenario, device_of, trained_in, trained_on_ranks, training_bounds
+from pellucid.documents.count import Scenario, counted_over, device_of, trained_in, trained_on_ranks, training_bounds, way_over
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal import bounds as drawing
@@ -62,25 +62,28 @@ def row(name: str, n: Number, unit: str) -> list[Cell]:
 
 def trained(bill: Bill, way: Way, view: Scenario, width: int) -> list[Text]:
     """Write the memory and FLOPs of one training step, and on a device whether it fits, its best time and its price."""
+    way = way_over(bill, view) or way
     cost, device = training(bill, way), device_of(bill)
-    s = bill.setting
-    out = [Text(say("count.train", context=count(s.context), batch=count(s.batch)), "bold")]
+    s, sizes = bill.setting, {"ranks": way.shards * way.split.ranks}
+    title = "count.train" if way.split.ranks == 1 else "count.train.of_rank"
+    out = [Text(say(title, context=count(s.context), batch=count(s.batch), **sizes), "bold")]
     memory = [row(held_as(bill, way, name), cost[f"memory.{name}"], "B") for name in MEMORY if f"memory.{name}" in cost]
     worked = [row(say(FLOPS[name]), cost[f"flops.{name}"], "FLOP") for name in FLOPS if f"flops.{name}" in cost]
     out += [
         *table([*headed(say("count.head.memory"), say("count.head.amount"), say("count.head.formula")), *memory], COLUMNS),
         *table([*headed(say("count.head.work"), say("count.head.amount"), say("count.head.formula")), *worked], COLUMNS),
     ]
-    out += [] if device is None else on_device(training_bounds(bill, way, device, view, cost), view, width)
-    out += [line for note in trained_in(bill, way) for line in prose(note, width)]
+    if device is not None and counted_over(way, view):
+        out += on_device(training_bounds(bill, way, device, view, cost), view, width, way)
+    out += [line for note in trained_in(bill, way, view) for line in prose(note, width)]
     out += prose(say("count.train.note"), width, "dim")
     return out + (prose(say("count.train.difference"), width, "dim") if "flops.idle" in cost else [])
 
 
-def on_device(report: Mapping[str, Any], view: Scenario, width: int) -> list[Text]:
+def on_device(report: Mapping[str, Any], view: Scenario, width: int, way: Way) -> list[Text]:
     """Write the bounds of a training step."""
     sizes = {"device": report["device"], "held": scaled(report["held"], "B"), "memory": scaled(report["memory"], "B")}
-    sizes["ranks"] = 1 if view.way is None else view.way.shards
+    sizes["ranks"] = way.shards * way.split.ranks
     out = prose(say("count.train.fits" if report["fits"] else "count.train.large", **sizes), width, "" if report["fits"] else "bold red")
     rate, share = figures(report["tokens_per_second"]), f"{view.efficiency:g}"
     line = say("count.train.pace", seconds=Amount(report["seconds"], "s"), rate=rate, sets=set_by(report["sets"]), efficiency=share)
