@@ -29,6 +29,16 @@ def test_score_tells_the_error(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert kv["plain_perplexity"] == plain["perplexity"] != rounded["perplexity"] and 0 < kv["mean_gap"] < kv["largest_gap"] < 1
 
 
+def test_variants_say_which_rows_are_not_in_int8(capsys: pytest.CaptureFixture[str]) -> None:
+    """A latent stays in the dtype of the cache, and its row says so; the rows of heads are in int8 as the model's is."""
+    plain, int8 = (
+        {kind["kind"]: kind["bytes_per_token"] for kind in document(capsys, "count", "llama-3.1-8b", *more)["cache"]["other_kinds"]}
+        for more in ([], ["--kv", "int8"])
+    )
+    assert int8["MLA 512+64 bfloat16"] == plain["MLA 512+64"] and "MLA 512+64" not in int8
+    assert all(int8[kind] < 0.6 * plain[kind] for kind in plain if not kind.startswith("MLA")) and len(int8) == len(plain) > 2
+
+
 def test_count_predicts_bytes_and_other_models_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     made = document(capsys, "count", "llama-3.1-8b", "--kv", "int8")
     assert made["cache"]["bytes_per_token"] == 32 * 2 * 8 * (128 + 2)  # type: ignore[index]

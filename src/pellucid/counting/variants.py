@@ -95,7 +95,8 @@ def other_kinds(bill: Bill) -> Iterator[tuple[str, Bill]]:
     widest = max(latents, key=lambda latent: latent.kv_rank, default=None)
     settings = {"MHA": "mha", f"GQA {groups}": f"gqa:{groups}" if groups else None, "MQA": "mqa"}
     if widest is not None:
-        settings[f"MLA {widest.kv_rank}+{widest.rope.width}"] = "mla"
+        own_dtype = f" {bill.setting.cache}" if bill.setting.kv else ""  # no engine keeps a latent in int8
+        settings[f"MLA {widest.kv_rank}+{widest.rope.width}{own_dtype}"] = "mla"
     for name, text in settings.items():
         other = tried(bill.config, text) if text else None
         if other is not None and [one.attn for one in other.layers] != [one.attn for one in bill.config.layers]:
