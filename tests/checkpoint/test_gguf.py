@@ -204,8 +204,8 @@ def test_a_file_is_said_to_be_stored_in_its_own_types(tmp_path: Path, capsys: py
     reason = say("precision.fits", dtype="float32", stored=types, memory=f"{(model.precision.memory or 0) / 1e9:.1f}")
     assert model.precision_note == say("precision.matrices", reason=reason, format="int8") and "bfloat16" not in repr(model)
     assert unread(str(file))[1].why == model.precision_note
-    asked = say("precision.asked", dtype="bfloat16", stored=types)
-    assert load(file, dtype="bfloat16").precision_note == say("precision.matrices", reason=asked, format="int8")
+    chosen = say("precision.asked", dtype="bfloat16", stored=types)
+    assert load(file, dtype="bfloat16").precision_note == say("precision.matrices", reason=chosen, format="int8")
     by_hand(judge.make("llama", **WIDE), file, {"": "Q5_1"})
     assert load(file, device="meta").precision_note == say("precision.stored.quantised", dtype="bfloat16", stored="Q5_1")
     assert load(file).to(dtype="float64").precision_note == say("precision.asked", dtype="float64", stored="Q5_1")

@@ -43,8 +43,8 @@ class Precision:
     def why(self) -> str:
         """Return the dtype and its reason as text: "float32, stored in bfloat16: a quarter of 25.8 GB of memory holds it"."""
         memory = "?" if self.memory is None else f"{self.memory / 1e9:.1f}"
-        key = f"precision.{self.reason}" + (".quantised" if self.formats and self.reason in AS_STORED else "")
-        reason = say(key, dtype=name_of(self.dtype), stored=self.formats or name_of(self.stored), memory=memory)
+        name = f"{self.reason}.quantised" if self.formats and self.reason in AS_STORED else self.reason
+        reason = say(f"precision.{name}", dtype=name_of(self.dtype), stored=self.formats or name_of(self.stored), memory=memory)
         return reason if self.matrices is None else say("precision.matrices", reason=reason, format=self.matrices)
 
 
