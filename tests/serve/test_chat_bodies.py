@@ -94,6 +94,22 @@ def test_a_developer_is_the_system_where_a_template_knows_none(server: OpenAiSer
     assert prompt(server, turns, "developers").startswith("<developer>")
 
 
+def test_a_wrong_part_of_a_call_is_named(server: OpenAiServed) -> None:
+    for call, place in (
+        ({"id": "1"}, "function"), ({"id": "1", "function": "time"}, "function"), ({"function": {"arguments": "{}"}}, "function.name"),
+        ({"function": {"name": "time"}}, "function.arguments"), ({"function": {"name": "time", "arguments": 5}}, "function.arguments"),
+    ):  # fmt: skip
+        field = f"messages[1].tool_calls[0].{place}"
+        turns = [*ASK, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        assert server.wrong(PATH, 400, field, model="strict", messages=turns)["message"].startswith(f"{field} is ")
+
+
+def test_a_prompt_that_is_too_long_is_the_messages(server: OpenAiServed) -> None:
+    for path, field, body in ((PATH, "messages", {"messages": ASK}), ("/v1/responses", "input", {"input": "?"})):
+        error = server.wrong(path, 400, field, model="strict", max_completion_tokens=2**20, **body)
+        assert error["code"] == "context_length_exceeded" and "more are asked for" in error["message"]
+
+
 def test_effort_is_the_templates(server: OpenAiServed) -> None:
     for how in ({"reasoning_effort": "low"}, {"chat_template_kwargs": {"reasoning_effort": "low"}, "reasoning_effort": "high"}):
         assert prompt(server, ASK, **how) == "<user>?.low"

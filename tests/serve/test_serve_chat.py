@@ -103,7 +103,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs"),
-    ({"max_tokens": 65}, "prompt"),
+    ({"max_tokens": 65}, "messages"),
 ]
 
 

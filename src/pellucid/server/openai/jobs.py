@@ -69,7 +69,7 @@ def completion_job(served: ServedModel, body: Mapping[str, Any], inspector: "Ins
     prompts = prompts_of(served, fields)
     scored = echoed and logprobs is not None
     most, form = fields.integer("max_tokens", 0, BIG), constraint_of(served, fields)
-    requests = requests_of(served, fields, [ids for ids, _ in prompts], most, NEW, logprobs, scored, form)
+    requests = requests_of(served, fields, [ids for ids, _ in prompts], most, NEW, logprobs, scored, form, "prompt")
     echoes = [text if text is not None else served.tokenizer.decode(ids) for ids, text in prompts] if echoed else []
     job = job_of(served, fields, CompletionShape(served.tokenizer, logprobs), requests, echoes)
     return inspected(job, fields, inspector, prompts[0][1])
@@ -85,7 +85,7 @@ def chat_job(served: ServedModel, body: Mapping[str, Any], inspector: "Inspector
     most = fields.integer("max_completion_tokens", 0, BIG, fields.integer("max_tokens", 0, BIG))
     prompt = chat_prompt(served, fields, given_tools(fields))
     form, constraint = reply_form(served, fields, served.tokenizer.decode(prompt[-8:]))
-    requests = requests_of(served, fields, [prompt], most, BIG, logprobs if asks else None, False, constraint)
+    requests = requests_of(served, fields, [prompt], most, BIG, logprobs if asks else None, False, constraint, "messages")
     return inspected(job_of(served, fields, ChatShape(served.tokenizer, logprobs if asks else None, form), requests, []), fields, inspector)
 
 
@@ -138,10 +138,11 @@ def requests_of(
     logprobs: int | None,
     scored: bool,
     constraint: GrammarConstraint | None,
+    name: str,
 ) -> list[Request]:
     """Return the engine's requests, one for each prompt, all with the same seed. most: new tokens, None for at most `default`.
 
-    constraint: of each text.
+    constraint: of each text.  name: of the field with the prompts.
     """
     settings = served.settings(fields.sampling(), fields.biases(served.vocab))
     stops = frozenset(fields.ids("stop_token_ids", served.vocab)) | (frozenset() if fields.truth("ignore_eos") else served.stops)
@@ -152,7 +153,7 @@ def requests_of(
         text, source = (tuple(prompt), None) if starts is None else ((starts,), tuple(prompt))
         left = served.longest - len(text)
         if (left < 1 if most is None else most > left) or (source is not None and len(source) > served.longest):
-            raise RequestError("serve.context", 400, "prompt", tokens=len(prompt), new=most or 1, most=served.longest)
+            raise RequestError("serve.context", 400, name, tokens=len(prompt), new=most or 1, most=served.longest)
         new = min(default, left) if most is None else most
         least = fields.integer("min_tokens", 0, new, 0)
         request = Request(

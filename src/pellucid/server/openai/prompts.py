@@ -81,10 +81,19 @@ def chat_prompt(served: "ServedModel", fields: BodyFields, tools: Sequence[dict[
 def plain_call(call: Any, place: str) -> Any:
     """Return a call of a message with its arguments as an object, as templates take them; OpenAI's are JSON in a text, or an empty one.
 
-    What is no object stays the text that it is: a client shows a model its own broken call, so that it writes another.
+    What is no object stays the text that it is: a client shows a model its own broken call, so that it writes another.  A RequestError for
+    a call without a name or arguments, at which a template would fail without a word of where.
     """
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(arguments := function.get("arguments"), str):
+    if not isinstance(call, dict):
+        return call
+    function = call.get("function")
+    if not isinstance(function, dict):
+        raise wrong(f"{place}.function", described(function), '{"name": "...", "arguments": "{}"}')
+    if not isinstance(name := function.get("name"), str):
+        raise wrong(f"{place}.function.name", described(name), '"..."')
+    if not isinstance(arguments := function.get("arguments"), str | dict):
+        raise wrong(f"{place}.function.arguments", described(arguments), '"{}"')
+    if isinstance(arguments, dict):
         return call
     try:
         own = parse_object((arguments.strip() or "{}").encode(), f"{place}.function.arguments", UseError)
