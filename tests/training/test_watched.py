@@ -86,7 +86,8 @@ def test_the_loss_is_recorded(tmp_path: Path) -> None:
 def test_prompts_beside_tensors_of_targets(tmp_path: Path) -> None:
     """A prompt has no targets, so no loss: its trace has the other tensors."""
     table = '[watch]\nfirst = 1\nprompts = ["Madrid"]\ntensors = '
-    for name, tensors, paths in (("both", '["loss.*", "embed"]', ["embed"]), ("loss", '["loss.tokens"]', [])):
+    cases = (("both", '["loss.*", "embed"]', ["embed"]), ("loss", '["loss.tokens"]', []), ("any", '["*.tokens", "emb*"]', ["embed"]))
+    for name, tensors, paths in cases:
         (tmp_path / name).mkdir()
         run = pellucid.train(watching(recipe_in(tmp_path / name, "gpt2"), table + tensors + "\n"), tmp_path / name / "run")
         (prompt,) = run.watched[1].prompts

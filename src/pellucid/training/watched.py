@@ -10,7 +10,7 @@ A step is written under another name and renamed, so that a kill leaves no half 
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from pellucid.checkpoint.disk import reason, sync
 from pellucid.checkpoint.json_file import TABLE_BYTES, read_object
 from pellucid.checkpoint.safetensors_file import read_header, read_tensor, write
-from pellucid.errors import TrainError
+from pellucid.errors import TraceError, TrainError
 from pellucid.tracing import Trace, load_trace, watch
 from pellucid.training.loop import TrainingRun, feed
 from pellucid.training.objectives import Causal
@@ -30,7 +30,6 @@ from pellucid.training.recorded_step import ParameterStep, RecordedStep, record_
 from pellucid.training.saves import states
 
 WATCH, STEP, UPDATES, TOKENS, PROMPTS = "watch", "step.json", "updates.safetensors", "tokens.safetensors", "prompts"
-OF_TARGETS = ("loss", "multi_token")  # beginnings of paths that only a step of training has
 SCHEMA = 1
 
 
@@ -49,6 +48,8 @@ class StepRecorder:
             batch = run.batches(next(feed(run.documents, run.s, run.step)))[0]
             with torch.no_grad(), watch(run.model, only=settings.tensors, inside="listed", keep=lambda x: None):
                 run.criterion.judge(run.model, batch)
+        # a prompt has no targets, so none of the tensors that the loss alone makes
+        self.of_prompts = [p for p in settings.tensors if self.in_prompts(p)] if settings.prompts and settings.tensors else ["*"]
         for late in [path for path in states(self.root) if int(path.name) > run.step]:  # of steps that are taken again
             shutil.rmtree(late)
         before = states(self.root)
@@ -72,16 +73,23 @@ class StepRecorder:
         self.last = recorded.updates
         embed = self.run.weights.own(self.run.model.get_parameter("embed.weight")).detach()
         recorded.tokens = {text: embed[id].clone() for text, (id,) in self.ids.items()}
-        recorded.prompts = [self.prompt(text) for text in s.prompts]
+        recorded.prompts = [self.prompt(text, self.of_prompts) for text in s.prompts]
         write_step(self.root, recorded)
         return recorded.entry
 
-    def prompt(self, text: str) -> Trace:
-        """Return the trace of a prompt after the step, of the tensors that a forward without targets has."""
+    def in_prompts(self, pattern: str) -> bool:
+        """True if a forward without targets has a tensor of this pattern, which a step has."""
+        try:
+            self.prompt(self.settings.prompts[0], [pattern])
+        except TraceError:
+            return False
+        return True
+
+    def prompt(self, text: str, only: Sequence[str]) -> Trace:
+        """Return the trace of a prompt after the step, of some of the tensors that a forward without targets has."""
         model, objective = self.run.model, self.run.objective
         assert isinstance(objective, Causal)
         ids = torch.tensor([objective.tokenizer.encode(text).ids])
-        only = [path for path in self.settings.tensors if not path.startswith(OF_TARGETS)] if self.settings.tensors else "*"
         model.eval()
         with torch.no_grad(), watch(model, only=only) as seen:
             model(ids, objective.step(ids, torch.tensor([ids.shape[1]])))
