@@ -315,6 +315,8 @@ def test_a_model_without(quick: Path, capsys: Captured) -> None:
         (["{tmp}", "--threads", "99999"], "--threads"),
         (["{tmp}", "--context", "0"], "context"),
         (["{tmp}", "--context", "31"], "context"),  # 64 positions, 32 new ones and three to warm up
+        (["{tmp}", "--device", "cuda"], "cuda"),
+        (["--limits", "--device", "cuda:0"], "processor"),
         (["{tmp}", "--dtype", "float16"], "float16"),
         (["{tmp}", "--dtype", "int8"], "int8"),
         (["{folder}", "--dtype", "float64"], "float64"),

@@ -37,11 +37,14 @@ def add(app: typer.Typer) -> None:
         batch: Annotated[int | None, options.integer("--crowd", say("bench.help.crowd"))] = None,
         against: Annotated[str | None, typer.Option("--against", metavar="transformers|llama.cpp", help=say("bench.help.against"))] = None,
         threads: Annotated[int | None, options.integer("--threads", say("bench.help.threads"))] = None,
+        device: Annotated[str, typer.Option("--device", metavar="cpu", help=say("bench.help.device"))] = "cpu",
         ignore_field: Annotated[list[str] | None, options.ignore_field()] = None,
     ) -> None:
         screen: Screen = ctx.obj
         if (model is None) != limits:
             raise UseError("bench.what")
+        if device != "cpu":
+            raise UseError("bench.device", found=device)
         for name, given, most in (("--new", new, MOST), ("--crowd", batch, CROWD), ("--threads", threads, os.cpu_count() or 1)):
             if given is not None and not 1 <= given <= most:
                 raise UseError("count.number", name=name, found=given, most=most)
