@@ -21,6 +21,7 @@ CITY = {
     "type": "object", "properties": {"city": {"type": "string", "enum": ["Paris", "Tokyo"]}}, "required": ["city"],
     "additionalProperties": False,
 }  # fmt: skip
+USER = {"role": "user", "content": PROMPT}
 TOOL = {"type": "function", "name": "weather", "parameters": CITY, "strict": True}
 
 
@@ -127,6 +128,19 @@ def test_every_token_has_a_log_probability(server: OpenAiServed, names: tuple[st
     assert [e for event in seen if event["type"].endswith("text.delta") for e in event["logprobs"]] == entries and faults(seen) == []
 
 
+def test_the_tokens_of_an_input(server: OpenAiServed, names: tuple[str, str]) -> None:
+    for body in (
+        {"input": PROMPT, "instructions": "Be brief."},
+        {"input": [USER, USER]},
+        {"model": names[1], "input": "?", "tools": [TOOL]},
+    ):
+        how = {"model": names[0], **body}
+        counted = server.post(f"{PATH}/input_tokens", **how)
+        used = server.post(PATH, max_output_tokens=1, **how)["usage"]["input_tokens"]
+        assert counted == {"object": "response.input_tokens", "input_tokens": used}
+    server.wrong(f"{PATH}/input_tokens", 400, "tools[0].name", model=names[1], input="?", tools=[{"type": "function"}])
+
+
 def test_too_few_tokens_leave_it_incomplete(server: OpenAiServed, names: tuple[str, str]) -> None:
     answer = server.post(PATH, model=names[0], input=PROMPT, max_output_tokens=1, temperature=0, ignore_eos=True)
     assert answer["status"] == "incomplete" and answer["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -162,7 +176,7 @@ def test_a_conversation_is_a_chats() -> None:
         {"role": "developer", "content": "Be short."},
         {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "why"}]},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "c"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "c"}]},
         {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
         {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "2", "output": "d"},
@@ -212,10 +226,10 @@ def test_tokens_of_a_message_alone() -> None:
     ]  # fmt: skip
     items = ResponseItems()
     for i, delta in enumerate(deltas):
-        list(items.feed(delta, [{"token": i}] if delta else []))
+        list(items.feed(delta, [{"token": i, "bytes": list((delta.get("content") or "").encode())}] if delta else []))
     list(items.close())
     (message,) = (item for item in items.items if item["type"] == "message")
-    assert [e["token"] for e in message["content"][0]["logprobs"]] == [2, 3, 4, 5]
+    assert [e["token"] for e in message["content"][0]["logprobs"]] == [3, 4, 5]
 
 
 def test_mutants() -> None:
@@ -254,6 +268,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input": PROMPT * 100}, "input"),
     ({"input": PROMPT, "include": "all"}, "include"),
     ({"input": PROMPT, "prompt": {"id": "pmpt_1"}}, "prompt"),
+    ({"input": [{"role": "user", "content": [{"type": "input_text", "text": 5}]}]}, "input[0].content[0].text"),
     ({"input": PROMPT, "tool_choice": "required"}, "tool_choice"),
     ({"input": PROMPT, "tool_choice": 5}, "tool_choice"),
     ({"input": PROMPT, "parallel_tool_calls": "x"}, "parallel_tool_calls"),

@@ -102,6 +102,7 @@ def openapi(version: str, models: Sequence[str]) -> dict[str, Any]:
         "/v1/completions": (body_of(COMPLETION, ["prompt"], **named, logprobs=COMPLETION_LOGPROBS), (json, events)),
         "/v1/chat/completions": (body_of(CHAT, ["messages"], **named, logprobs=CHAT_LOGPROBS), (json, events)),
         "/v1/responses": (body_of(response, ["input"], **named, input=items), (json, events)),
+        "/v1/responses/input_tokens": (body_of(response, ["input"], **named, input=items), (json,)),
         "/v1/embeddings": (body_of(EMBEDDINGS, ["input"], **named), (json,)),
         "/tokenize": (body_of(TOKENIZE, **named), (json,)),
         "/detokenize": (body_of({"model", "tokens"}, ["tokens"], **named), (json,)),

@@ -8,7 +8,8 @@ function_call_output                                              a tool's messa
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pellucid.errors import PellucidError, RequestError
@@ -17,7 +18,7 @@ from pellucid.server.openai.body_fields import BodyFields, is_one_of
 from pellucid.server.openai.chat_reply import NAMED
 from pellucid.server.openai.jobs import CHAT
 
-TEXTS = {"input_text", "output_text", "text"}
+TEXTS = {"input_text", "output_text", "text", "refusal"}
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt", "background")  # each needs answers that a server has kept
 LOGPROBS = "message.output_text.logprobs"
@@ -124,10 +125,13 @@ def text_of(content: Any, place: str, kinds: set[str] = TEXTS) -> str:
         raise wrong(place, described(content), '"..." | [{"type": "input_text", "text": "..."}]')
     texts = []
     for i, part in enumerate(content):
-        if not isinstance(part, dict) or not is_one_of(part.get("type"), kinds) or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, dict) else part
+        kind = part.get("type") if isinstance(part, dict) else part
+        if not isinstance(part, dict) or not is_one_of(kind, kinds):
             raise wrong(f"{place}[{i}].type", described(kind), " | ".join(sorted(kinds)))
-        texts.append(part["text"])
+        name = "refusal" if kind == "refusal" else "text"
+        if not isinstance(text := part.get(name), str):
+            raise wrong(f"{place}[{i}].{name}", described(text), '"..."')
+        texts.append(text)
     return "".join(texts)
 
 
@@ -166,6 +170,16 @@ def logprobs_of(given: Mapping[str, Any]) -> dict[str, Any]:
     top = given.get("top_logprobs", 0)
     wants = top != 0 or type(top) is not int or LOGPROBS in included
     return {"logprobs": True, "top_logprobs": top} if wants else {}
+
+
+@contextmanager
+def renamed(body: Mapping[str, Any]) -> Iterator[None]:
+    """Give errors of the chat that a body became the names of this route."""
+    try:
+        yield
+    except PellucidError as fault:
+        rename(fault, body)
+        raise
 
 
 def rename(fault: PellucidError, body: Mapping[str, Any]) -> None:

@@ -55,6 +55,7 @@ class ResponseItems:
         else:
             self.untold = untold + logprobs
         if text := delta.get("content"):
+            self.untold = tail(self.untold, text) if self.open == "reasoning" else self.untold
             yield from self.begin("message", role="assistant", content=[])
             yield self.tell(text)
         elif delta.get("reasoning_content") or delta.get("tool_calls"):
@@ -118,6 +119,16 @@ class ResponseItems:
         if self.open == "reasoning":
             return {"type": "reasoning_text", "text": self.text}
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self.logprobs)}
+
+
+def tail(entries: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """Return the last entries that have a text: behind reasoning stand its closing mark and blank lines, no part of a message."""
+    raw = b""
+    for i in range(len(entries) - 1, -1, -1):
+        raw = bytes(entries[i]["bytes"]) + raw
+        if text.encode() in raw:
+            return entries[i:]
+    return entries
 
 
 class ResponseAnswer:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pellucid.checkpoint.json_file import parse_object
-from pellucid.errors import PellucidError, RequestError, UseError
+from pellucid.errors import RequestError, UseError
 from pellucid.messages import speaking
 from pellucid.runs.limits import Limits
 from pellucid.runs.request import described, wrong
@@ -55,6 +55,7 @@ class OpenAiApi:
             route("/v1/completions", self.completions, "POST"),
             route("/v1/chat/completions", self.chat_completions, "POST"),
             route("/v1/responses", self.responses, "POST"),
+            route("/v1/responses/input_tokens", self.response_tokens, "POST"),
             *(route("/v1/responses/{id:path}", self.earlier, method) for method in ("GET", "DELETE", "POST")),
             route("/v1/embeddings", self.embeddings, "POST"),
             route("/metrics", self.metrics),
@@ -122,17 +123,28 @@ class OpenAiApi:
     async def responses(self, request: Request) -> Response:
         """Answer as a chat does, with the items and events of /v1/responses."""
         from pellucid.server.openai.jobs import chat_job
-        from pellucid.server.openai.response_input import chat_body, rename
+        from pellucid.server.openai.response_input import chat_body, renamed
         from pellucid.server.openai.response_items import ResponseAnswer
 
         body, served = await self.body(request)
         chat = chat_body(body)
-        try:
+        with renamed(body):
             job = await run_in_threadpool(chat_job, served, chat, self.inspector(body))
-        except PellucidError as fault:
-            rename(fault, body)
-            raise
         return await self.generated(request, job, lambda generated: ResponseAnswer(body, generated))
+
+    async def response_tokens(self, request: Request) -> Response:
+        """Return the number of tokens that the input of /v1/responses has."""
+        from pellucid.server.openai.body_fields import BodyFields
+        from pellucid.server.openai.chat_reply import given_tools
+        from pellucid.server.openai.jobs import CHAT
+        from pellucid.server.openai.prompts import chat_prompt
+        from pellucid.server.openai.response_input import chat_body, renamed
+
+        body, served = await self.body(request)
+        fields = BodyFields(chat_body(body), CHAT)
+        with renamed(body):
+            ids = await run_in_threadpool(chat_prompt, served, fields, given_tools(fields))
+        return answer({"object": "response.input_tokens", "input_tokens": len(ids)})
 
     async def earlier(self, request: Request) -> Response:
         """Refuse to return, cancel or forget an earlier answer, since none is kept."""
