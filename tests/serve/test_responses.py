@@ -310,6 +310,13 @@ def test_a_wrong_choice_is_told_as_it_is_sent(server: OpenAiServed, names: tuple
     assert "text.format" in error["message"] and "response_format" not in error["message"]
 
 
+def test_an_input_without_messages_is_told_as_it_is(server: OpenAiServed, names: tuple[str, str]) -> None:
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+    for instructions in ("", "Be brief."):
+        error = server.wrong(PATH, 400, "input", model=names[0], instructions=instructions, input=[thought])
+        assert error["message"].startswith("input is [] (1); allowed is ")
+
+
 @pytest.mark.parametrize(("model", "shown"), [({}, "null"), ({"model": None}, "null"), ({"model": True}, "true")])
 @pytest.mark.parametrize("path", [PATH, CHAT, "/v1/completions", "/v1/embeddings"])
 def test_one_of_two_models_must_be_named(

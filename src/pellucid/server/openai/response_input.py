@@ -21,6 +21,7 @@ from pellucid.server.openai.jobs import CHAT
 TEXTS = {"input_text", "output_text", "text", "refusal"}
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt", "background")  # each needs answers that a server has kept
+EXAMPLE = '[{"role": "user", "content": "..."}]'
 LOGPROBS = "message.output_text.logprobs"
 OWN = {
     *KEPT_ELSEWHERE, "input", "instructions", "max_output_tokens", "text", "tools", "tool_choice", "reasoning", "include", "truncation",
@@ -67,7 +68,7 @@ def messages_of(fields: BodyFields) -> list[dict[str, Any]]:
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items:
-        raise wrong("input", described(items), '"..." | [{"role": "user", "content": "..."}]')
+        raise wrong("input", described(items), f'"..." | {EXAMPLE}')
     turns: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
     reasoning, calls = "", set[str]()
     for i, item in enumerate(items):
@@ -95,6 +96,8 @@ def messages_of(fields: BodyFields) -> list[dict[str, Any]]:
             raise wrong(f"{place}.type", described(kind), "message | reasoning | function_call | function_call_output")
         if reasoning and turns[-1]["role"] == "assistant":
             turns[-1]["reasoning_content"], reasoning = reasoning, ""
+    if len(turns) == bool(instructions):
+        raise wrong("input", described(items), EXAMPLE)
     return turns
 
 
