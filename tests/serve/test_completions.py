@@ -206,12 +206,12 @@ def test_offsets_are_places_in_the_text(server: OpenAiServed, spaced: OpenAiServ
     """Of bytes, of a token that a prompt begins with, and of a stop string, which is no part of the text."""
     ids = next(iter(spaced.models.values())).tokenizer.encode("The cap")
     of = next(iter(spaced.models.values())).tokenizer.id_of("of")
-    whole: dict[str, Any] = {"echo": True, "max_tokens": 0}
+    prompt_alone: dict[str, Any] = {"echo": True, "max_tokens": 0}
     cases: list[tuple[OpenAiServed, dict[str, Any], str, list[int]]] = [
-        (server, {"prompt": "法国的首都是 é。", **whole}, "法国的首都是 é。", [0, 2, 3, 5, 6, 7, 7, 8]),
+        (server, {"prompt": "法国的首都是 é。", **prompt_alone}, "法国的首都是 é。", [0, 2, 3, 5, 6, 7, 7, 8]),
         (server, {"prompt": "The", "structured_outputs": {"regex": "éü"}}, "éü", [0, 0, 1, 1, 2]),
-        (spaced, {"prompt": "The cap é", **whole}, "The cap é", [0, 0, 0, 1, 2, 3, 5, 6, 7, 8, 8]),
-        (spaced, {"prompt": ids, **whole}, "<s> The cap", [0, 3, 4, 5, 6, 7, 9, 10]),
+        (spaced, {"prompt": "The cap é", **prompt_alone}, "The cap é", [0, 0, 0, 1, 2, 3, 5, 6, 7, 8, 8]),
+        (spaced, {"prompt": ids, **prompt_alone}, "<s> The cap", [0, 3, 4, 5, 6, 7, 9, 10]),
         (spaced, {"prompt": "cap", "logit_bias": {str(of): 100}, "stop": "fo"}, "o", [0, 1]),
     ]
     for served, body, text, starts in cases:

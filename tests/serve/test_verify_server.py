@@ -176,8 +176,8 @@ def test_wrong_use(address: str, capsys: pytest.CaptureFixture[str], monkeypatch
     )  # fmt: skip
     for words, named in lines:
         assert main(["verify", MODEL, *words]) == 2 and named in capsys.readouterr().err
-    beside = ["--server", address]
-    for words, named in ((["--served", "x"], "--served"), (["--tolerance", "1"], "--tolerance"), ([*beside, "--all"], "--all")):
+    there = ["--server", address]
+    for words, named in ((["--served", "x"], "--served"), (["--tolerance", "1"], "--tolerance"), ([*there, "--all"], "--all")):
         assert main(["verify", MODEL, *words]) == 2
         err = capsys.readouterr().err
         assert named in err and "--server" in err and err.count("\n") == 1

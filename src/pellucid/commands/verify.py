@@ -39,11 +39,11 @@ def add(app: typer.Typer) -> None:
 
         of_modules = {"--against": against, "--all": everything or None}
         if server is not None:
-            refuse("verify.server.option", of_modules | {"--stretches": stretches})
+            refuse_option("verify.server.option", of_modules | {"--stretches": stretches})
             return of_server(screen, model, server, served, dtype, prompt, tolerance, options.numbers(device))
-        refuse("verify.served.option", {"--served": served, "--tolerance": tolerance})
+        refuse_option("verify.served.option", {"--served": served, "--tolerance": tolerance})
         if stretches is not None or (Path(model) / "run.json").is_file():
-            refuse("verify.run.option", of_modules | {"--dtype": dtype, "--prompt": prompt})
+            refuse_option("verify.run.option", of_modules | {"--dtype": dtype, "--prompt": prompt})
             return of_run(screen, model, 3 if stretches is None else stretches)
 
         from pellucid.analysis.verify import verify as verified
@@ -77,7 +77,7 @@ def add(app: typer.Typer) -> None:
         return int(not report.agrees)
 
 
-def refuse(sentence: str, given: Mapping[str, object]) -> None:
+def refuse_option(sentence: str, given: Mapping[str, object]) -> None:
     """Raise a UseError with the first of these options that is given."""
     for name, value in given.items():
         if value is not None:

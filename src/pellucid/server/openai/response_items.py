@@ -35,7 +35,7 @@ ECHOED: dict[str, Any] = {
 class ResponseItems:
     """The items of an answer so far. The last one is open until another kind begins, or the answer ends.
 
-    untold: log-probabilities of tokens that have shown nothing yet, such as the first byte of a character. They are those of the message
+    waiting: log-probabilities of tokens that have shown nothing yet, such as the first byte of a character. They are those of the message
     if text of it follows, or nothing; a mark that begins reasoning or a call is none of it.
     """
 
@@ -43,23 +43,23 @@ class ResponseItems:
         self.items: list[dict[str, Any]] = []
         self.text = ""  # of the open item
         self.logprobs: list[dict[str, Any]] = []
-        self.untold: list[dict[str, Any]] = []
+        self.waiting: list[dict[str, Any]] = []
         self.open: str | None = None
 
     def feed(self, delta: Mapping[str, Any], logprobs: list[dict[str, Any]]) -> Iterator[Event]:
         """Add a chat's delta, with the log-probabilities of its tokens. Yields the events that it makes."""
-        untold, self.untold = self.untold, logprobs
+        waiting, self.waiting = self.waiting, logprobs
         if text := delta.get("reasoning_content"):
             yield from self.begin("reasoning", content=[], summary=[])
             yield self.grow(text)
         else:
-            self.untold = untold + logprobs
+            self.waiting = waiting + logprobs
         if text := delta.get("content"):
-            self.untold = tail(self.untold, text) if self.open == "reasoning" else self.untold
+            self.waiting = tail(self.waiting, text) if self.open == "reasoning" else self.waiting
             yield from self.begin("message", role="assistant", content=[])
-            yield self.tell(text)
+            yield self.add_text(text)
         elif delta.get("reasoning_content") or delta.get("tool_calls"):
-            self.untold = []
+            self.waiting = []
         for call in delta.get("tool_calls", ()):
             if "id" in call:
                 yield from self.close()
@@ -85,18 +85,18 @@ class ResponseItems:
         self.text += text
         return self.place(f"{KINDS[self.open][1]}.delta") | {"delta": text}
 
-    def tell(self, text: str) -> Event:
+    def add_text(self, text: str) -> Event:
         """Add text to the open message, with the log-probabilities of its tokens."""
-        told, self.untold = self.untold, []
-        self.logprobs += told
-        return self.grow(text) | {"logprobs": told}
+        shown, self.waiting = self.waiting, []
+        self.logprobs += shown
+        return self.grow(text) | {"logprobs": shown}
 
     def close(self, status: str = "completed") -> Iterator[Event]:
         """Close the open item, if there is one."""
         if self.open is None:
             return
-        if self.open == "message" and self.untold:
-            yield self.tell("")
+        if self.open == "message" and self.waiting:
+            yield self.add_text("")
         done, item = self.place(f"{KINDS[self.open][1]}.done"), self.items[-1]
         item["status"] = status
         if self.open == "function_call":
