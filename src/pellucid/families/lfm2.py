@@ -4,7 +4,7 @@ from pellucid import config as c
 from pellucid.families import llama
 from pellucid.families.family import Family
 from pellucid.families.fields import Fields
-from pellucid.families.names import SPLIT, Layout, Rule
+from pellucid.families.names import SPLIT, TAPS, Rule
 
 CONV, FULL = KINDS = ("conv", "full_attention")
 
@@ -63,8 +63,6 @@ def config(hf: Fields) -> c.Config:
     return decoder(hf, tuple(c.Layer(mixer, mlp(hf)) for mixer in mixers(hf, kinds(hf))))
 
 
-# [D, 1, J] on disk, as torch keeps the weight of a convolution
-TAPS = Layout(lambda disk, _: [disk[0][:, 0].T], lambda ours: [ours[0].T[:, None]], views=True)
 LAYER = "model.layers.{i}."
 MIXERS = (
     *(Rule(f"{LAYER}operator_norm.*", f"layers.{{i}}.{part}_norm.*") for part in ("attn", "conv")),

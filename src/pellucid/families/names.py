@@ -10,8 +10,9 @@ expert. `plan` applies the table to a model's names and returns groups of tensor
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ class Layout:
     views: `write` returns views of ours, so that a tensor on disk can be read straight into its place.
     moves: both only move numbers, so that quantised blocks can be moved in the same way.
     pieces: the tensors on disk that {e} counts, where they are not as many as the first axis of ours is long.
+    made: the function of this module that returned it, and what that was given; without one it is a constant of this module. A pickle has
+    the names of these.
     """
 
     read: Callable[[list[Tensor], list[Shape]], list[Tensor]]
@@ -33,6 +36,12 @@ class Layout:
     views: bool = False
     moves: bool = True
     pieces: int | None = None
+    made: tuple[Callable[..., "Layout"], int] | None = field(default=None, compare=False)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        if self.made is not None:
+            return self.made[0], self.made[1:]
+        return next(name for name, value in globals().items() if value is self)
 
 
 def _turn(x: Tensor) -> Tensor:
@@ -65,6 +74,7 @@ FUSED_TURNED = Layout(
     lambda disk, _: [half.transpose(1, 2) for half in disk[0].chunk(2, 2)], lambda ours: [torch.cat([w.transpose(1, 2) for w in ours], 2)]
 )
 ROW = Layout(lambda disk, _: [disk[0][0]], lambda ours: [ours[0][None]], views=True)
+TAPS = Layout(lambda disk, _: [disk[0][:, 0].T], lambda ours: [ours[0].T[:, None]], views=True)  # of a convolution: [channels, 1, J]
 
 
 # the weight of a convolution as torch keeps it, [channels, 1, J], the channels of several of ours behind one another
@@ -89,22 +99,27 @@ def grouped(groups: int) -> Layout:
     def write(ours: list[Tensor]) -> list[Tensor]:
         return [torch.cat([part.unflatten(0, (groups, -1)) for part in ours], 1).flatten(0, 1)]
 
-    return Layout(read, write)
+    return Layout(read, write, made=(grouped, groups))
 
 
 def in_columns(pieces: int) -> Layout:
     """Return the layout of a matrix that has the columns of `pieces` of ours beside each other."""
-    return Layout(lambda disk, _: list(disk[0].chunk(pieces, 1)), lambda ours: [torch.cat(ours, 1)])
+    made = in_columns, pieces
+    return Layout(lambda disk, _: list(disk[0].chunk(pieces, 1)), lambda ours: [torch.cat(ours, 1)], made=made)
 
 
 def by_head(heads: int) -> Layout:
     """Return the layout of a vector that has a row for each head on disk."""
-    return Layout(lambda disk, shapes: [disk[0].reshape(shapes[0])], lambda ours: [ours[0].unflatten(0, (heads, -1))], views=True)
+    made = by_head, heads
+    return Layout(lambda disk, shapes: [disk[0].reshape(shapes[0])], lambda ours: [ours[0].unflatten(0, (heads, -1))], True, made=made)
 
 
 def a_tensor_a_head(heads: int) -> Layout:
     """Return the layout of a vector that has a tensor for each head on disk."""
-    return Layout(lambda disk, _: [torch.cat(disk)], lambda ours: list(ours[0].unflatten(0, (heads, -1)).unbind(0)), True, pieces=heads)
+    made = a_tensor_a_head, heads
+    return Layout(
+        lambda disk, _: [torch.cat(disk)], lambda ours: list(ours[0].unflatten(0, (heads, -1)).unbind(0)), True, True, heads, made
+    )
 
 
 @dataclass(frozen=True)
