@@ -89,6 +89,11 @@ def test_every_sentence_of_the_catalogue_is_in_both_languages(language: str) -> 
     entries = catalog.models().values()
     names = {f"note.{key}" for e in entries for key in e.get("notes", ())}
     names |= {f"{kind}.{one[kind]}" for e in entries for one in e.get("statements", ()) for kind in ("claim", "status")}
+    devices = catalog.read("devices.json").values()
+    parts = [("memory", *part) for d in devices for part in d["memory_source"]]
+    parts += [("link", *d["link_source"]) for d in devices if "link" in d]
+    names |= {f"{kind}.{key}" for kind, key, _ in parts} | {"and"}
+    names |= {f"ref.{ref}" for *_, fields in parts for ref in fields.get("refs", ()) if ref in catalog.WITHOUT_NAME}
     assert {f"catalog.{name}" for name in names} == {k for k in phrases(language) if k.startswith("catalog.")} - {
         "catalog.source.statements"
     }
@@ -101,9 +106,8 @@ def test_sources_are_shown(language: str, capsys: Captured) -> None:
     entry = catalog.models()["deepseek-v3"]
     assert main(["count", "deepseek-v3", "--device", "h200", "--sources", "--lang", language]) == 0
     shown = capsys.readouterr().out
-    device = catalog.devices()["h200"]
     with speaking(language):
-        notes = catalog.notes(entry)
+        notes, device = catalog.notes(entry), catalog.devices()["h200"]
     assert len(notes) == len(entry["notes"]) and all(any("\u4e00" <= c <= "\u9fff" for c in note) for note in notes) == (language == "zh")
     for text in (entry["source"], *notes, *entry["published"].values(), device["memory_source"], device["link_source"]):
         assert text in shown

@@ -123,7 +123,7 @@ def test_a_step_over_ranks_is_a_ranks(model: str, how: str) -> None:
         lasting = {name: d["training"][f"memory.{name}"] for name in HELD}
         assert lasting == {name: d["ranks"]["training"][name] for name in HELD}
         assert lasting["weights"]["value"] == d["ranks"]["stages"][0]["weights"]
-        bound, least = d["training_bounds"], lasting["weights"]["value"] + lasting["moments"]["value"] + lasting["master"]["value"] + kept[0] // n
+        bound, least = d["training_bounds"], sum(lasting[name]["value"] for name in ("weights", "moments", "master")) + kept[0] // n
         assert least < bound["held"] == d["training"]["memory.total"]["value"] < one["training_bounds"]["held"]
         assert d["training"]["flops.total"] == one["training"]["flops.total"]
         assert one["training_bounds"]["seconds"] / n <= bound["seconds"] * 1.001 < one["training_bounds"]["seconds"]

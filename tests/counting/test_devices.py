@@ -12,6 +12,7 @@ from pellucid import catalog
 from pellucid.commands import main
 from pellucid.counting.bounds import Device
 from pellucid.documents.count import bounds
+from pellucid.messages import speaking
 
 MIB, GIB = 1 << 20, 1 << 30
 REPORTED = {  # what nvidia-smi, rocm-smi and sysctl tell of the whole card, in MiB
@@ -65,7 +66,13 @@ def test_the_table_of_devices(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("name", "language"), [(name, ("en", "zh")[i % 2]) for i, name in enumerate(catalog.devices())])
 @pytest.mark.quick(6)
 def test_sources_are_shown_whole(name: str, language: str, capsys: pytest.CaptureFixture[str]) -> None:
-    entry = catalog.devices()[name]
+    """The sources of memory and link are sentences, in the language of the rest; documents keep their names."""
+    with speaking(language):
+        entry = catalog.devices()[name]
+    sentences = [entry["memory_source"], *([entry["link_source"]] if "link" in entry else [])]
+    assert [bool(re.search("[\u4e00-\u9fff]", one)) for one in sentences[:1]] == [language == "zh"]
+    assert language == "zh" or not re.search("[\u4e00-\u9fff，：；（）]", "".join(sentences))
+    assert not re.search("keeps? the|tells|both ways|each way|public logs", "".join(sentences)) or language == "en"
     capsys.readouterr()
     assert main(["count", "gpt2-small", "--context", "8", "--device", name, "--lang", language]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -77,5 +84,5 @@ def test_a_model_that_fits_is_said_to_fit(monkeypatch: pytest.MonkeyPatch) -> No
     bill = pellucid.count("llama-3.1-70b", context=4096, device="h200")
     verdict = bounds(bill)
     assert verdict["fits"] and verdict["devices"] == 1 and verdict["largest_batch"] == 6
-    monkeypatch.setitem(catalog.devices()["h200"], "memory", H200_NOMINAL)
+    monkeypatch.setitem(catalog.read("devices.json")["h200"], "memory", H200_NOMINAL)
     assert not bounds(bill)["fits"]

@@ -27,7 +27,7 @@ CHINESE = re.compile(r"[\u3400-\u9fff]")
 
 # Keys put together at run time: an f-string that begins with one of these, and what it goes on with.
 FAMILIES = {
-    "catalog.": "a sentence of the catalogue, whose keys a test compares with models.json",
+    "catalog.": "a sentence of the catalogue, whose keys a test compares with models.json and devices.json",
     "axis.": "a letter of the legend",
     "need.": "what an exhibit needs of a model",
     "precision.": "why a model is held in a dtype",

@@ -4,13 +4,14 @@ models.json   each with its config.json as on the hub; or, if none exists, with 
               its makers disclosed nothing, with their statements alone
               its `notes` and statements are keys of messages/, which have them in both languages
 devices.json  memory in bytes as the driver reports it (`memory_source`), bandwidth in bytes a second, dense peak in FLOP a second by dtype
+              the sources of memory and link are keys of messages/ with their numbers and the names of documents
 situations.json   a model with a context, on a number of devices: the commonest questions
 """
 
 import difflib
 import json
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pellucid.messages import say
 
 HERE = Path(__file__).parent
 Entry = dict[str, Any]
+WITHOUT_NAME = {"torch_properties", "torch_messages", "llama_cpp", "logs", "same", "nvidia_page", "resellers"}  # references
 
 
 @cache
@@ -48,8 +50,24 @@ def source(entry: Entry) -> str:
 
 
 def devices() -> dict[str, Entry]:
-    """Return every device by id."""
-    return read("devices.json")
+    """Return every device by id, with the sources of its memory and link in the user's language."""
+    return {name: {**entry, **sources(entry)} for name, entry in read("devices.json").items()}
+
+
+def sources(device: Entry) -> dict[str, str]:
+    """Return what tells a device's memory: how much a program can have, and what keeps the rest; and what its link is, if it has one."""
+    parts = (say(f"catalog.memory.{key}", **named(fields)) for key, fields in device["memory_source"])
+    out = {"memory_source": reduce(lambda first, rest: say("catalog.and", first=first, rest=rest), parts)}
+    if "link_source" in device:
+        key, fields = device["link_source"]
+        out["link_source"] = say(f"catalog.link.{key}", **named(fields))
+    return out
+
+
+def named(fields: Entry) -> Entry:
+    """Return fields with their references as one text: the name of a document, or what has none in the user's language."""
+    refs = fields.get("refs", ())
+    return {**fields, "refs": "; ".join(say(f"catalog.ref.{name}") if name in WITHOUT_NAME else name for name in refs)}
 
 
 def situations() -> dict[str, Entry]:
