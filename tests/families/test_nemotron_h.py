@@ -50,3 +50,10 @@ def test_it_is_counted(tmp_path: Path) -> None:
     attention, mlp = 4096 * 128 * (32 + 2 * 8 + 32), 2 * 4096 * 21504
     assert int(bill["parameters.total"]) == 2 * 131072 * 4096 + 4096 * (52 + 1) + 24 * mamba + 4 * attention + 24 * mlp
     assert int(bill["cache.bytes"]) == 24 * (128 * 128 * 64 * 4 + 4 * channels * 2) + 4 * 8192 * 2 * 8 * 128 * 2
+
+
+def test_a_field_that_must_be_absent_says_what_is_allowed() -> None:
+    """A narrower row for the experts is not read; the line ended after its colon."""
+    fields = Fields({"moe_latent_size": 16}, "config.json")
+    with pytest.raises(ConfigError, match=r"moe_latent_size is 16; allowed: null$"):
+        fields.fixed("moe_latent_size")

@@ -159,7 +159,7 @@ class Fields:
         """Refuse any value but these; the field may be absent."""
         value = self.get(name, None)
         if value is not None and not any(alike(value, v) for v in values):
-            raise self.fault(name, value, ", ".join(map(repr, values)))
+            raise self.fault(name, value, ", ".join(map(repr, values)) or "null")
 
     def texts(self, name: str, count: int, allowed: Iterable[str]) -> list[str]:
         """Return a list of `count` texts, each one of `allowed`."""
