@@ -1,12 +1,27 @@
 // A sweep as an address holds it, and its numbers as a table. Every field of a link is checked: its text may be anything.
 
 import type { SweepDocument } from "./documents";
+import { axes, type Tensor } from "./types";
 
 // clean: the prompt whose cells are put into the run's, one after another; words: whose logits are compared, both "" for the likeliest.
 export interface Sweep { clean: string; over: string; by: string; words: [string, string] }
 
-export const NONE: Sweep = { clean: "", over: "layers.*.attn.z", by: "H,T", words: ["", ""] };
+export const NONE: Sweep = { clean: "", over: "", by: "T", words: ["", ""] };
 const LONGEST = { clean: 4000, over: 200, by: 20, word: 60 };
+
+// What a block's mixing part made, before its last product: of each head, if it has any.
+const MADE = ["attn.z", "mamba.y_gated", "delta.y_gated", "conv.y", "out"];
+
+// The tensors that are offered first: the first of MADE that the run's last stack of blocks has.
+export function preset(tensors: readonly Tensor[]): Pick<Sweep, "over" | "by"> & { first: string } {
+  const places = tensors.flatMap((t) => { const match = /^((?:decoder\.|encoder\.)?)layers\.\d+\.(.*)$/.exec(t.path); return match ? [{ stack: match[1] ?? "", name: match[2] ?? "", tensor: t }] : []; });
+  const stack = places.at(-1)?.stack;
+  for (const name of MADE) {
+    const own = places.find((p) => p.stack === stack && p.name === name)?.tensor, heads = own && axes(own).indexOf("H");
+    if (own && heads !== undefined) return { first: own.path, over: `${stack}layers.*.${name}`, by: heads >= 0 && (own.shape[heads] ?? 1) > 1 ? "H,T" : "T" };
+  }
+  return { first: "", over: "", by: "T" };
+}
 
 export const sound = (s: Sweep): boolean =>
   s.clean !== "" && s.clean.length <= LONGEST.clean && s.over !== "" && s.over.length <= LONGEST.over && /^[A-Z](?:[ ,]+[A-Z])*$/.test(s.by) && s.by.length <= LONGEST.by
