@@ -27,6 +27,9 @@ export function paragraph(...sentences: string[]): string {
   return sentences.filter(Boolean).join(settings.language === "zh" ? "" : " ");
 }
 
+// Words one after another: "a, b, and c", "a、b和c".
+export const joined = (words: readonly string[]): string => new Intl.ListFormat(settings.language).format(words);
+
 // The meaning of an axis letter, "" for one that the legend lacks.
 export function axis(letters: string): string {
   return (letters.match(/[A-Z]/g) ?? []).map((l) => (WORDS[settings.language] as Record<string, string>)[`axis.${l}`] ?? "").filter(Boolean).join(letters.includes("(") ? " × " : " + ");

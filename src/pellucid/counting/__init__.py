@@ -3,6 +3,7 @@
 bill = counted(cfg, "deepseek-v3", "deepseek_v3", Setting(context=131072, batch=8))
 """
 
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -140,7 +141,7 @@ def add_cache(bill: Bill, ran: Ran) -> None:
     """Add the cache's bytes, layer by layer: of one token, of one text at any length, and of the batch at the context, with what
     decoders keep of a source.
 
-    A convolution keeps the last few rows, and a state none: a text longer than these costs no more.
+    A convolution keeps the last few rows, and a state none: of a text longer than these no more is kept.
     """
     setting, size = bill.setting, BYTES[bill.setting.cache]
     a_token, parts, open_heads = [], [], []
@@ -162,7 +163,7 @@ def add_cache(bill: Bill, ran: Ran) -> None:
         if attn.heads:
             a_token.append((layer, times, bill.numbers[f"cache.{layer}"]))
         else:
-            a_text[layer] = times, [product(f"rows·cache.{layer}", rows=rows, each=int(each))]
+            a_text[layer] = times, [product(f"rows·cache.{layer}", rows=attn.rows_kept(sys.maxsize), each=int(each))]
         if attn.uncompressed is not None and layer.endswith(".attn"):
             filled = f"{attn.heads}·({' + '.join(map(str, attn.uncompressed))})·{size:g}"
             own = int(attn.heads * sum(attn.uncompressed) * size)

@@ -107,7 +107,7 @@ def kv_cache(bill: Bill, width: int) -> list[Text]:
         each = int(bill["cache.uncompressed_bytes_per_token"])
         uncompressed = scaled(each * s.context * s.batch, "B")
         rows.append([Text(say("count.uncompressed")), f"{count(each)} B", uncompressed, "H·(K + R + W)·b"])
-    out = [Text(past(bill), "bold"), *table(rows, [Column(), Column(">"), Column(">"), Column(style="dim")])]
+    out = [Text(cache_title(bill), "bold"), *table(rows, [Column(), Column(">"), Column(">"), Column(style="dim")])]
     if "cache.bytes_per_source_token" in bill:
         row, source = bill["cache.bytes_per_source_token"], s.context if s.source is None else s.source
         total = scaled(int(bill["cache.source_bytes"]), "B")
@@ -130,7 +130,7 @@ def fixed(bill: Bill) -> list[str]:
     return [say("count.kept.states")] * bool(states) + [say("count.kept.rows")] * bool(mixers)
 
 
-def past(bill: Bill) -> str:
+def cache_title(bill: Bill) -> str:
     """Name the cache by what is kept in it."""
     kept = fixed(bill)
     if not kept:

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { cacheSteps, keptBytes, kept } from "./cache";
+import { cacheSteps, keptBytes, kept, named, readRows } from "./cache";
 import type { Tensor } from "./types";
 
 const tensor = (path: string, dims: string, shape: number[], settings: object = {}, inputs: string[] = []): Tensor =>
@@ -60,4 +60,11 @@ test("a step adds what the cache has more", () => {
   const steps = cacheSteps([{ step: 0, fed: Array(10).fill(0), past: 0 }, { step: 1, fed: [0], past: 10 }] as never, { 0: run(10), 1: run(1) });
   expect(steps.map((s) => s.bytes)).toEqual([10 * 128 + 384 + 1536 + 2048, 128]);
   expect(steps[1]?.total).toBe(11 * 128 + 384 + 1536 + 2048);
+});
+
+test("what is kept has its own names, and a step reads the rows that some part still keeps", () => {
+  const names = (tensors: Tensor[]): string[] => named(kept(tensors)).map(([key]) => key.replace("page.cache.of.", ""));
+  expect([names(run(10)), names(mamba(10)), names(run(10).slice(2, 4)), names(run(10).slice(0, 2))]).toEqual([["keys", "states", "rows"], ["states", "rows"], ["rows"], ["keys"]]);
+  expect(names([tensor("layers.0.attn.latent", "B T C", [1, 4, 8]), tensor("layers.0.attn.k_shared", "B T R", [1, 4, 2])])).toEqual(["latents"]);
+  expect([run(10), mamba(10), run(10).slice(2, 4)].map((tensors) => [0, 2, 9].map((before) => readRows(kept(tensors), before)))).toEqual([[0, 2, 9], [0, 2, 2], [0, 2, 2]]);
 });
