@@ -20,7 +20,8 @@ from pellucid.ops.sampling.stages import sure_draw
 from pellucid.ops.sampling.token_mask import TokenMask
 
 SIZES = (1, 7, 17, 33, 129)
-ROUTES = ((0, 7, 7, 8, 17), (0, 0, 0, 0, 1), (33, 33, 33, 33, 33), (1, 8, 25, 58, 59))  # ends of five experts
+LARGE = ((81, 300, 45), (600, 257, 33))  # rows, k and n of products in several blocks
+ROUTES = ((0, 7, 7, 8, 17), (0, 0, 0, 0, 1), (33, 33, 33, 33, 33), (1, 8, 25, 58, 59), (0, 81, 81, 164, 165))  # ends of five experts
 
 
 def products(dtype: torch.dtype) -> None:
@@ -35,11 +36,15 @@ def products(dtype: torch.dtype) -> None:
                 blocks = quantised(w.float(), form, dtype)
                 native.linear_blocks(x, blocks, b), native.linear_blocks(x, blocks, None)
                 native.embedding_blocks(torch.tensor([0, n - 1, n, -1]), blocks)
+    for count, k, n in LARGE:
+        x, w, b = (test_native.rand(*shape, dtype=dtype) for shape in ((count, k), (n, k), (n,)))
+        with native.any_rows():
+            native.linear(x, w, b), native.linear_wide(x, w, None)
 
 
 def routed(dtype: torch.dtype) -> None:
     """Multiply by experts, of which some or all but one have no rows."""
-    for k, n in ((1, 7), (33, 17), (129, 33)):
+    for k, n in ((1, 7), (33, 17), (129, 33), (300, 45)):
         w, b = test_native.rand(5, n, k, dtype=dtype), test_native.rand(5, n, dtype=dtype)
         for route in ROUTES:
             x, ends = test_native.rand(route[-1], k, dtype=dtype), torch.tensor(route, dtype=torch.int32)

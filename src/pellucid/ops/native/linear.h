@@ -4,7 +4,7 @@
 // The order of a cell's sum is set by k alone: a row has the same bits alone, among sixteen, and in many.h. Where the processor multiplies
 // bf16 in tiles, tiles.h computes these products for any number of rows.
 #pragma once
-#include "tiles.h"
+#include "many_tiles.h"
 
 // Return the rows of w in a piece: 256 KiB of a large weight, less of a small one, to have pieces for every thread. row: bytes of a row.
 static inline i64 rows_a_chunk(i64 n, i64 row) {
@@ -35,7 +35,7 @@ constexpr i64 NEAR = 64, NEAR_BYTES = (LANES == 16 ? 96 : 512) << 10;
 template <class T, class Y>
 i64 Linear<T, Y>::chunk() const {
   const i64 many = rows_a_chunk(n, k * (i64)sizeof(T)), most = n / 512 * 8;
-  if constexpr (TILED<T>) return tile_chunk(rows, many);
+  if constexpr (TILED<T>) return tile_chunk(*this, many);
   return rows <= TILE || many >= 32 ? many : most > 32 ? 32 : most > many ? most : many;
 }
 
@@ -182,7 +182,7 @@ static void tile(const Linear<T, Y>& a, const Block<T>& b, const Share<T>& share
 // block. then: the first column of this thread's next piece, to prefetch.
 template <class T, class Y>
 static void product(const Linear<T, Y>& a, Factor<T>* x, i64 from, i64 to, i64 then) {
-  if constexpr (TILED<T>) return tile_product(a, x, from, to, then, 0, tile_groups(a.rows));
+  if constexpr (TILED<T>) return few_tiles(a, x, from, to);
   const i64 tiles = parts(a.rows, TILE), width = padded(a.k), span = tiles > 1 ? padded(parts(a.k, parts(a.k, SPAN))) : width;
   const i64 many = NEAR_BYTES / (span * (i64)sizeof(T)), most = tiles == 1 || many > NEAR ? NEAR : many;
   const i64 near = parts(to - from, parts(to - from, most) * 2) * 2;  // blocks of one size, since each prefetches as many rows as it has

@@ -147,7 +147,7 @@ static void panel(const Linear<T, Y>& a, const float* x, i64 j, const Course<Fac
 // Compute columns [from, to) of all rows of x, which this thread packs first.
 template <class T, class Y>
 static void panels(const Linear<T, Y>& a, const T* x, i64 from, i64 to) {
-  if constexpr (TILED<T>) return product(a, arranged(x, a.rows, a.k), from, to, from);
+  if constexpr (TILED<T>) return own_tiles(a, x, from, to);
   const Course<Factor<T>> course(a.rows, a.k);
   const i64 high = woven<Factor<T>>(a.k, HIGH);
   float *packed = scratch(course.tiles * high + course.floats), *space = packed + course.tiles * high;
@@ -158,12 +158,12 @@ static void panels(const Linear<T, Y>& a, const T* x, i64 from, i64 to) {
 // ---- many: a Linear whose x is the output of pack
 template <class T, class Y = T>
 static i64 many_pieces(const Linear<T, Y>& a) {
-  if constexpr (TILED<T>) return parts(a.n, a.chunk()) * tile_blocks(a.rows, a.k);
+  if constexpr (TILED<T>) return shared_pieces(a);
   return parts(a.n, PANEL);
 }
 template <class T, class Y = T>
 static void many(const Linear<T, Y>& a, Work& work) {
-  if constexpr (TILED<T>) return tile_columns(a, a.x, work);
+  if constexpr (TILED<T>) return shared_tiles(a, a.x, work);
   const Course<Factor<T>> course(a.rows, a.k);
   float* space = scratch(course.floats);
   for (i64 p; (p = work.next()) >= 0;) panel(a, (const float*)a.x, p * PANEL, course, space);

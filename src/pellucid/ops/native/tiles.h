@@ -2,14 +2,14 @@
 //
 // The one idea: a tile of w is loaded from the weight as it lies, and x alone is woven, into words of two numbers: word p of each row of a
 // group of rows, then word p + 1 of each. A cell is added to in steps of 32 numbers of k and nothing else enters it, so that a row has the
-// same bits alone, in a prompt, and in any batch. Sixteen rows cost what one does.
+// same bits alone, in a prompt, and in any batch. Sixteen rows cost what one does; many_tiles.h has more than four groups of them.
 //
-// Which rows of w make a tile is free. With one group of rows of x they lie `apart`, and the next tile has the row behind each: 32 streams,
-// which the processor follows from one tile to the next and reads ahead. In rows that follow one another each would end after k numbers.
+// Which rows of w make a tile is free. They lie `apart`, and the next tile has the row behind each: streams which the processor follows from
+// one tile to the next and reads ahead. In rows that follow one another each would end after k numbers.
 //     apart = 8     tile 0: rows 0 8 16 24 ...     tile 1: rows 1 9 17 25 ...     ...     tile 7: rows 7 15 23 31 ...
 //
 // Within a step a tile sums the even numbers' products and the odd ones' by fused multiply-adds from 0, then adds both sums, and that to the
-// cell. All is rounded to nearest even in float; numbers below 2^-126 count as 0, of w, of x, and of the sums.
+// cell. All is rounded to nearest even in float; numbers below 2^-126 count as 0, of w, of x, of the sums and of y.
 #pragma once
 #include "walk.h"
 
@@ -19,25 +19,26 @@ static inline i64 abreast(i64 rows) { return rows == 1 ? 1 : rows <= HEIGHT / 2 
 static inline i64 group_size(i64 rows, i64 k) { return parts(k, STEP) * STEP * abreast(rows); }  // in numbers
 static inline i64 tile_groups(i64 rows) { return parts(rows, HEIGHT); }
 static inline i64 tile_words(i64 rows, i64 k) { return tile_groups(rows) * group_size(rows, k) / 2; }
-// Return the groups of a block, which stays in the second cache while it meets rows of w: even, and blocks of one size.
-static inline i64 tile_block(i64 rows, i64 k) {
-  const i64 groups = tile_groups(rows), fit = (1 << 20) / (2 * group_size(rows, k)) / 2 * 2, most = fit < 2 ? 2 : fit;
-  return parts(parts(groups, parts(groups, most)), 2) * 2;
+
+// One group meets two tiles of w at once, two to four groups meet one: four cells at most, so that w is read once.
+constexpr i64 FEW_GROUPS = 4, SMALL_PAGE = 4096;
+static inline i64 tall(i64 groups) { return groups == 1 ? 2 : 1; }  // tiles of w at once
+// Return the most rows between those of a tile. Of rows longer than a page the processor follows fewer: 64 rows of x at k = 4,864 went from
+// 1,370 to 1,550 GFLOP/s on two Sapphire Rapids cores, by 4 in place of 8.
+static inline i64 farthest(i64 groups, i64 k) { return groups > 1 && 2 * k > SMALL_PAGE ? 4 : 8; }
+// Return the power of two by which the rows of a tile of w lie apart, where `count` rows are left.
+static inline int apart_bits(i64 count, i64 groups, i64 k) {
+  int bits = 0;
+  while (1 << bits < farthest(groups, k) && 2 * tall(groups) * HEIGHT << bits <= count) bits++;
+  return bits;
 }
-static inline i64 tile_blocks(i64 rows, i64 k) { return parts(tile_groups(rows), tile_block(rows, k)); }
-// Return how far the rows of a tile of w lie apart, where a pair of tiles has `count` rows to choose from: the largest power of two up to FAR.
-constexpr i64 FAR = 8;
-static inline i64 tile_apart(i64 count) {
-  i64 apart = 1;
-  while (apart < FAR && 4 * HEIGHT * apart <= count) apart *= 2;
-  return apart;
-}
-// Return the rows of w in a piece, whole pairs of tiles. few: those for a single row of x.
-static inline i64 tile_chunk(i64 rows, i64 few) {
+// Return the rows of w in a piece for up to FEW_GROUPS groups: all that lie apart, half of them where w [n k] is small. few: those for a
+// single row of x.
+static inline i64 few_chunk(i64 groups, i64 few, i64 n, i64 k) {
+  if (groups > 1) return (n < 2048 ? 4 : farthest(groups, k)) * HEIGHT;
   const i64 pairs = parts(few, 2 * HEIGHT);
-  if (rows > HEIGHT) return rows > 2 * HEIGHT ? 4 * HEIGHT : pairs * 2 * HEIGHT;
   i64 apart = 1;  // of all rows of the piece, which are `few` or more
-  while (apart < FAR && apart < pairs) apart *= 2;
+  while (apart < farthest(groups, k) && apart < pairs) apart *= 2;
   return parts(pairs, apart) * apart * 2 * HEIGHT;
 }
 
@@ -83,9 +84,9 @@ static void weave_group(const u16* x, i64 rows, i64 k, i64 row, u16* to) {
   for (i64 i = 0; i < k; i += PAIR) arrange(x + i, to + i, k - i < PAIR ? k - i : PAIR);
 }
 
-// Weave all of x [rows k] in this thread's scratch.
-static inline u16* woven_groups(const u16* x, i64 rows, i64 k) {
-  u16* to = (u16*)scratch(tile_words(rows, k));
+// Weave all of x [rows k] in this thread's scratch, where `more` floats follow it.
+static inline u16* woven_groups(const u16* x, i64 rows, i64 k, i64 more = 0) {
+  u16* to = (u16*)scratch(tile_words(rows, k) + more);
   for (i64 g = 0; g < tile_groups(rows); g++) weave_group(x, rows, k, g * HEIGHT, to + g * group_size(rows, k));
   return to;
 }
@@ -95,140 +96,153 @@ static void weave_groups(const P& a, Work& work) {
   for (i64 g; (g = work.next()) >= 0;) weave_group(a.x, a.rows, a.k, g * HEIGHT, (u16*)a.to + g * group_size(a.rows, a.k));
 }
 
-// A prefetch beside the products, at an even pace: of the next rows of w. Rows of more than a page, and rows apart, the processor follows by
-// itself, and faster: on two Sapphire Rapids cores, of 30 GB/s that reading alone takes, a row of x went from 27.2 to 30.7 and sixteen from
-// 26.3 to 29.8 at k = 896 and n = 4,864, by rows 8 apart; 512 rows from 1,100 to 1,200 GFLOP/s at k = 4,864.
-constexpr i64 SMALL_PAGE = 4096;
-struct Pace {
-  const char* at;
-  i64 bytes;
-  [[gnu::always_inline]] inline void go() {
-    for (i64 i = 0; i < bytes; i += 64) _mm_prefetch(at + i, _MM_HINT_T1);
-    at += bytes;
-  }
-};
-
-// Rows of w, `apart` numbers from one to the next.
+// Up to 32 rows of w, `apart` numbers from one to the next, and k numbers of each.
 struct TileRows {
   const u16* w;
   i64 count, apart, k;
 };
-// Set cells to the products of these rows, up to two tiles, and GROUPS groups of woven x, `size` apart: [group][tile of w].
-template <int GROUPS>
-static inline void multiply(const TileRows& rows, const u16* x, i64 size, i64 side, float (*cells)[HEIGHT][HEIGHT], Pace& pace) {
-  const i64 count = rows.count, k = rows.k;
-  alignas(64) u16 edge[2 * HEIGHT][STEP];
-  const bool both = count > HEIGHT, whole = count == HEIGHT || count == 2 * HEIGHT;
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  for (i64 i = 0; i < k; i += STEP) {
-    const u16* from = rows.w + i;
-    i64 stride = rows.apart;
-    if (!whole || i + STEP > k) {  // zeros in place of what is no number of w
-      std::memset(edge, 0, sizeof edge);
-      for (i64 j = 0; j < count; j++) std::memcpy(edge[j], from + j * rows.apart, (k - i < STEP ? k - i : STEP) * sizeof(u16));
-      from = edge[0], stride = STEP;
-      asm volatile("" ::: "memory");  // GCC does not know that a tile's load reads memory
+// Add to cells the products of TALL tiles of these rows and GROUPS groups of woven x, `size` apart: [group][tile of w]. begun: whether there
+// are sums in the cells, else they begin at 0. beside(i): what is done at the step of number i.
+template <int TALL, int GROUPS, class F>
+[[gnu::always_inline]] static inline void multiply(const TileRows& rows, const u16* x, i64 size, i64 side, float (*cells)[HEIGHT][HEIGHT], bool begun, F beside) {
+  static_assert(TALL == 1 ? GROUPS <= 4 : GROUPS <= 2);
+  constexpr int CELLS = TALL * GROUPS;
+  if (begun) {
+    _tile_loadd(0, cells[0], 64);
+    if (CELLS > 1) _tile_loadd(1, cells[1], 64);
+    if (CELLS > 2) _tile_loadd(2, cells[2], 64);
+    if (CELLS > 3) _tile_loadd(3, cells[3], 64);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  const auto step = [&](const u16* w, i64 stride, const u16* x) __attribute__((always_inline)) {
+    _tile_loadd(4, w, 2 * stride);
+    if constexpr (TALL == 2) {
+      _tile_loadd(6, x, 4 * side);
+      _tile_dpbf16ps(0, 4, 6);
+      if (GROUPS == 2) {
+        _tile_loadd(7, x + size, 4 * side);
+        _tile_dpbf16ps(2, 4, 7);
+      }
+      _tile_loadd(5, w + HEIGHT * stride, 2 * stride);
+      _tile_dpbf16ps(1, 5, 6);
+      if (GROUPS == 2) _tile_dpbf16ps(3, 5, 7);
+    } else {
+      _tile_loadd(5, x, 4 * side);
+      _tile_dpbf16ps(0, 4, 5);
+      if (GROUPS > 1) {
+        _tile_loadd(6, x + size, 4 * side);
+        _tile_dpbf16ps(1, 4, 6);
+      }
+      if (GROUPS > 2) {
+        _tile_loadd(7, x + 2 * size, 4 * side);
+        _tile_dpbf16ps(2, 4, 7);
+      }
+      if (GROUPS > 3) {
+        _tile_loadd(5, x + 3 * size, 4 * side);
+        _tile_dpbf16ps(3, 4, 5);
+      }
     }
-    pace.go();
-    _tile_loadd(6, x + i * side, 4 * side);
-    _tile_loadd(4, from, 2 * stride);
-    _tile_dpbf16ps(0, 4, 6);
-    if (GROUPS == 2) {
-      _tile_loadd(7, x + size + i * side, 4 * side);
-      _tile_dpbf16ps(2, 4, 7);
+  };
+  i64 i = 0;
+  if (rows.count == TALL * HEIGHT)
+    for (; i + STEP <= rows.k; i += STEP) {
+      beside(i);
+      step(rows.w + i, rows.apart, x + i * side);
     }
-    if (!both) continue;
-    _tile_loadd(5, from + HEIGHT * stride, 2 * stride);
-    _tile_dpbf16ps(1, 5, 6);
-    if (GROUPS == 2) _tile_dpbf16ps(3, 5, 7);
+  for (; i < rows.k; i += STEP) {  // zeros in place of what is no number of w
+    alignas(64) u16 edge[TALL * HEIGHT][STEP] = {};
+    for (i64 j = 0; j < rows.count; j++) std::memcpy(edge[j], rows.w + i + j * rows.apart, (rows.k - i < STEP ? rows.k - i : STEP) * sizeof(u16));
+    asm volatile("" ::: "memory");  // GCC does not know that a tile's load reads memory
+    step(edge[0], STEP, x + i * side);
   }
   _tile_stored(0, cells[0], 64);
-  _tile_stored(1, cells[1], 64);
-  if (GROUPS == 1) return;
-  _tile_stored(2, cells[2], 64);
-  _tile_stored(3, cells[3], 64);
+  if (CELLS > 1) _tile_stored(1, cells[1], 64);
+  if (CELLS > 2) _tile_stored(2, cells[2], 64);
+  if (CELLS > 3) _tile_stored(3, cells[3], 64);
 }
 
-// The cells of columns of y, sixteen rows of x in each. Columns that follow one another are of `apart` tiles, `tile` floats apart.
+// The cells of columns of y, sixteen rows of x in each. Columns that follow one another are of 2^bits tiles, `tile` floats apart.
 struct Columns {
   const float* cells;
-  i64 apart, tile;
-  const float* operator[](i64 c) const { return cells + c % apart * tile + c / apart * HEIGHT; }
+  int bits = 0;
+  i64 tile = 0;
+  const float* operator[](i64 c) const { return cells + (c & ((1 << bits) - 1)) * tile + (c >> bits) * HEIGHT; }
 };
-// Transpose sixteen columns from c on, and up to sixteen rows, to y's rows, `pitch` apart. bias: of these columns, or null.
-static inline void turn(const Columns& columns, i64 c, const float* bias, float* y, i64 pitch) {
-  i64 at[HEIGHT];
-  for (i64 r = 0; r < HEIGHT; r++) at[r] = r * pitch;
-  for (i64 i = 0; i < HEIGHT; i += 8) {
-    __m256 h[16];
-    for (i64 j = i; j < i + 8; j++) halves(bias ? load(columns[c + j]) + set(bias[j]) : load(columns[c + j]), h + (j - i));
-    transpose(h, y + i, at), transpose(h + 8, y + i, at + 8);
+// Transpose sixteen rows of sixteen words.
+static inline void transpose16(I* v) {
+  I t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]), t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]), v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]), v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    t[i] = _mm512_shuffle_i32x4(v[i], v[4 + i], 0x88), t[4 + i] = _mm512_shuffle_i32x4(v[i], v[4 + i], 0xdd);
+    t[8 + i] = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0x88), t[12 + i] = _mm512_shuffle_i32x4(v[8 + i], v[12 + i], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    v[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88), v[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+    v[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88), v[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
   }
 }
-static inline void turn(const Columns& columns, i64 c, const float* bias, u16* y, i64 pitch) {  // as words of two. pitch: even
-  i64 at[HEIGHT];
-  for (i64 r = 0; r < HEIGHT; r++) at[r] = r * pitch / 2;
-  __m256 h[16];
-  for (i64 j = 0; j < HEIGHT; j += 2) {
-    const V a = load(columns[c + j]), b = load(columns[c + j + 1]);
-    halves(as_float(bias ? either(rounded(a + set(bias[j])), up16(rounded(b + set(bias[j + 1])))) : either(rounded(a), up16(rounded(b)))), h + j / 2);
-  }
-  transpose(h, (float*)y, at), transpose(h + 8, (float*)y, at + 8);
+// Return the words of y that cells give, by rows of x: a float, or the bf16 of two columns.
+static inline I word(V cells, float) { return as_bits(cells); }
+static inline I word(V even, V odd) {
+  alignas(64) static constexpr u16 PAIRS[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_permutexvar_epi16(_mm512_load_si512(PAIRS), (__m512i)_mm512_cvtne2ps_pbh(odd, even));
 }
-// Write the cells of `count` columns from `column` on, and of a group's rows from `row` on, to y.
+// Write the cells of `count` columns from `column` on, and of a group's rows from `row` on, to y: a cache line of each row at a time.
 template <class L>
 static inline void write(const L& a, const Columns& columns, i64 column, i64 count, i64 row) {
   using Y = std::remove_pointer_t<decltype(a.y)>;
+  constexpr i64 EACH = 4 / sizeof(Y), SIDE = LANES * EACH;
   const i64 rows = a.rows - row < HEIGHT ? a.rows - row : HEIGHT;
-  for (i64 c = 0; c < count; c += HEIGHT) {
-    const i64 some = count - c < HEIGHT ? count - c : HEIGHT;
-    alignas(64) float bias[HEIGHT] = {};
-    if (a.bias) store(bias, load(a.bias + column + c, some));
-    Y* y = a.y + row * a.n + column + c;
-    if (rows == HEIGHT && some == HEIGHT && a.n % 2 == 0) {
-      turn(columns, c, a.bias ? bias : nullptr, y, a.n);
-      continue;
+  for (i64 c = 0; c < count; c += SIDE) {
+    const i64 some = count - c < SIDE ? count - c : SIDE;
+    const auto* bias = a.bias ? a.bias + column + c : nullptr;
+    const auto cells = [&](i64 j) { return bias ? load(columns[c + j]) + set(get(bias + j)) : load(columns[c + j]); };
+    I words[HEIGHT];
+    for (i64 i = 0; i < HEIGHT; i++) {
+      const i64 j = i * EACH;
+      if constexpr (EACH == 1) words[i] = j < some ? word(cells(j), 0.f) : ints(0);
+      else words[i] = j < some ? word(cells(j), j + 1 < some ? cells(j + 1) : set(0.f)) : ints(0);
     }
-    alignas(64) Y all[HEIGHT][HEIGHT];
-    turn(columns, c, a.bias ? bias : nullptr, all[0], HEIGHT);
-    for (i64 r = 0; r < rows; r++) std::memcpy(y + r * a.n, all[r], some * sizeof(Y));
+    transpose16(words);
+    Y* y = a.y + row * a.n + column + c;
+    if (some == SIDE)
+      for (i64 r = 0; r < rows; r++, y += a.n) _mm512_storeu_si512(y, words[r]);
+    else
+      for (i64 r = 0; r < rows; r++, y += a.n) std::memcpy(y, words + r, some * sizeof(Y));
   }
 }
 
-// Compute columns [from, to) of the groups [first, last) of rows, woven at x. then: the first column of this thread's next piece, to prefetch.
-template <class L>
-static void tile_product(const L& a, const u16* x, i64 from, i64 to, i64 then, i64 first, i64 last) {
-  const i64 side = abreast(a.rows), size = group_size(a.rows, a.k), steps = parts(last - first, 2) * parts(a.k, STEP);
-  const bool alone = last - first == 1, followed = alone || a.k * 2 > SMALL_PAGE;
-  alignas(64) float cells[2 * FAR][HEIGHT][HEIGHT];  // two tiles of w: for each step of rows apart, or for each of two groups
-  const Tiles tiles(side);
-  asm volatile("" ::: "memory");  // as above
-  for (i64 j = from, apart; j < to; j += 2 * HEIGHT * apart) {
-    apart = alone ? tile_apart(to - j) : 1;
-    const i64 end = j + 2 * HEIGHT * apart, count = (end < to ? end : to) - j, next = end < to ? end : then;
-    Pace pace{(const char*)(a.w + next * a.k), followed ? 0 : (count * a.k * 2 + steps - 1) / steps};
-    for (i64 g = first; g < last; g += 2) {
-      for (i64 t = 0; t < apart; t++) {
-        const TileRows rows{a.w + (j + t) * a.k, count / apart, apart * a.k, a.k};
-        if (g + 1 < last) multiply<2>(rows, x + g * size, size, side, cells + 2 * t, pace);
-        else multiply<1>(rows, x + g * size, size, side, cells + 2 * t, pace);
-      }
-      for (i64 h = g; h < last && h < g + 2; h++) write(a, {cells[2 * (h - g)][0], apart, 2 * HEIGHT * HEIGHT}, j, count, h * HEIGHT);
-    }
+// Compute columns [from, to) of up to FEW_GROUPS groups of rows, woven at x.
+template <int GROUPS, class L>
+static void few_tiles(const L& a, const u16* x, i64 from, i64 to) {
+  constexpr int TALL = GROUPS == 1 ? 2 : 1, CELLS = TALL * GROUPS;
+  const i64 side = abreast(a.rows), size = group_size(a.rows, a.k);
+  alignas(64) float cells[8 * CELLS][HEIGHT][HEIGHT];
+  for (i64 j = from, count; j < to; j += count) {
+    const int bits = apart_bits(to - j, GROUPS, a.k);
+    const i64 apart = 1 << bits;
+    count = to - j < TALL * HEIGHT * apart ? to - j : TALL * HEIGHT * apart;
+    for (i64 t = 0; t < apart; t++) multiply<TALL, GROUPS>({a.w + (j + t) * a.k, count / apart, apart * a.k, a.k}, x, size, side, cells + t * CELLS, false, [](i64) {});
+    for (i64 g = 0; g < GROUPS; g++) write(a, {cells[g * TALL][0], bits, CELLS * HEIGHT * HEIGHT}, j, count, g * HEIGHT);
   }
 }
-// Compute pieces of the product of all groups, woven at x: the columns of one block of groups, then those of the next.
 template <class L>
-static void tile_columns(const L& a, const u16* x, Work& work) {
-  const i64 chunk = a.chunk(), pieces = parts(a.n, chunk), block = tile_block(a.rows, a.k), groups = tile_groups(a.rows);
-  for (i64 p = work.next(), then; p >= 0; p = then) {
-    then = work.next();  // taken early, so that it can be prefetched
-    const i64 from = p % pieces * chunk, to = from + chunk < a.n ? from + chunk : a.n, first = p / pieces * block, last = first + block;
-    tile_product(a, x, from, to, then < 0 ? from : then % pieces * chunk, first, last < groups ? last : groups);
-  }
+static void few_tiles(const L& a, const u16* x, i64 from, i64 to) {
+  const Tiles tiles(abreast(a.rows));
+  asm volatile("" ::: "memory");  // GCC does not know that a tile's load reads memory
+  fixed<FEW_GROUPS>(tile_groups(a.rows), [&](auto groups) { few_tiles<groups>(a, x, from, to); });
 }
 #else
 template <class T>
