@@ -3,7 +3,8 @@ allocator does not return to the system, to be cleared, at every layer.
 
 A processor caches the addresses of some 1,500 pages: 6 MB in pages of 4 KiB. A decode step reads every weight once: a Cascade Lake
 reads 22 GB/s of them in small pages and 27 in huge ones. A KV cache is read in short pieces: sixteen texts of 1,000 tokens at
-Qwen2.5-0.5B's shape took 55 ms a step in small pages where huge ones take 35, on a Sapphire Rapids.
+Qwen2.5-0.5B's shape took 55 ms a step in small pages where huge ones take 35, on a Sapphire Rapids. There a product that writes 512 rows of
+4,864 numbers went from 1,210 to 1,710 GFLOP/s, since each row of it lies in pages of its own.
 
     a block     | q | k | v | gate      | up        | ...    matrices stand one after another; a large one has an arena of its own
 """

@@ -17,6 +17,7 @@ from pellucid.batch.plain_rows import PLAIN
 from pellucid.huge_pages import ARENA, LINE, PAGE, empty, zeros
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.held import INT8
+from pellucid.ops.native import ReusedMemory
 from resident import resident
 
 SHAPES = ((3,), (64, 1024), (1000, 100), (4097, 33), (ARENA // 4, 1), (5, ARENA // 8), (0, 7), (40000,))
@@ -61,6 +62,12 @@ def test_a_cache_stands_where_weights_do():
     like = torch.ones(1, 3, 2, 64)
     for pool in (*PLAIN.pools((like, like), 16384), *INT8.pools((like, like), 16384)):
         assert pool.data_ptr() - huge_pages.last[0].memory.data_ptr() in range(ARENA + PAGE) and not pool.count_nonzero()
+
+
+@linux
+def test_a_plans_tensors_stand_where_weights_do():
+    t = ReusedMemory().empty((512, 4864), torch.bfloat16)
+    assert t.data_ptr() - huge_pages.last[0].memory.data_ptr() in range(ARENA + PAGE)
 
 
 @linux

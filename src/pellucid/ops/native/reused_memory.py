@@ -14,9 +14,11 @@ import weakref
 import torch
 from torch import Tensor
 
+from pellucid import huge_pages
+
 
 class ReusedMemory:
-    """Memory for tensors on a CPU, a block for each; a free block serves the next tensor of its size, rounded up by an eighth at most.
+    """Memory for tensors on a CPU, large ones in huge pages, a block for each; a free block serves the next tensor of its size, rounded up by an eighth at most.
 
     limit: the most bytes of it; a tensor beyond them gets memory of torch's. None: any number.
     kept: the blocks, by address.  free: addresses of those that no tensor holds, by their size in bytes.
@@ -38,7 +40,7 @@ class ReusedMemory:
         except IndexError:
             if not count or (self.limit is not None and self.size + size > self.limit):
                 return torch.empty(shape, dtype=dtype, device="cpu")
-            block = torch.empty(size, dtype=torch.uint8, device="cpu")
+            block = huge_pages.empty((size,), torch.uint8)
             address = block.data_ptr()
             self.kept[address], self.size = block, self.size + size
         lent = (ctypes.c_char * size).from_address(address)  # the tensor's storage holds it, and nothing else does
