@@ -12,8 +12,10 @@ from torch import Tensor
 
 from covering import COVER, config_of
 from kinds import KINDS, WRITES
+from pellucid.batch.step import Step
 from pellucid.engine import bursts
 from pellucid.engine.bursts import Burst
+from pellucid.engine.chunk_plans import ChunkBuffers, ChunkPlans
 from pellucid.engine.engine import Engine
 from pellucid.engine.memory import Memory
 from pellucid.engine.plans import StepBuffers
@@ -194,6 +196,54 @@ def test_deterministic() -> None:
     for number, request in enumerate(requests):
         alone = ran(module, [request], deterministic=True)
         assert [replace(o, request=number) for o in alone.outputs[0, 0]] == burst.outputs[number, 0]
+
+
+def many_of(module: Any) -> list[Request]:
+    """Return 19 requests of 23 texts, some of which end early."""
+    return [request for k in range(5) for request in requests_of(module, MIXED, 20 + k)][1:]
+
+
+@pytest.mark.parametrize("how", [{"deterministic": True}, {"dtype": torch.bfloat16}, {"dtype": torch.bfloat16, "packed": "int8"}], ids=str)
+def test_many_texts(how: dict[str, Any]) -> None:
+    """More texts than a kernel of few rows takes, over borders of pages, and fewer as some end."""
+    dtype, packed = how.pop("dtype", torch.float32), how.pop("packed", None)
+    module = tiny(replace(LLAMA, width=64), dtype, std=0.2)
+    if packed:
+        module = pack(module, packed)
+    planned = ChunkPlans(module, Engine.of(module, 64).storage.pages, how.get("deterministic", False)).planned  # type: ignore[attr-defined]
+    with rows_of_bursts() as rows:
+        same, burst = holds(module, many_of(module), tokens=2400, running=32, **how)
+    assert same and max(burst.steps) > 1 and (max(rows) > native.ROWS) == planned
+
+
+def test_mutants_of_many_texts_are_seen() -> None:
+    """With no page ahead in the tables, and with steps that the pages do not count."""
+    module = tiny(replace(LLAMA, width=64), torch.float32, std=0.2)
+    requests, how = many_of(module), {"tokens": 2400, "running": 32, "deterministic": True}
+    single, fill, advance = ran(module, requests, 1, **how), ChunkBuffers.fill, Step.advance
+    for owner, name, wrong in (
+        (ChunkBuffers, "fill", lambda self, tokens, step, wanted, steps=1: fill(self, tokens, step, wanted)),
+        (Step, "advance", lambda self, steps=1: advance(self)),
+    ):
+        with swapped(owner, name, wrong):
+            try:
+                same = ran(module, requests, **how).same(single)
+            except (AssertionError, IndexError, ValueError):
+                same = False
+        assert not same, name
+
+
+@contextmanager
+def rows_of_bursts() -> Iterator[list[int]]:
+    """Collect the number of rows of each burst."""
+    honest, rows = native.Plan.burst, list[int]()
+
+    def burst(self: native.Plan, words: Any) -> int:
+        rows.append(words["rows"])
+        return honest(self, words)
+
+    with swapped(native.Plan, "burst", burst):
+        yield rows
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

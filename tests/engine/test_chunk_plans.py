@@ -196,7 +196,7 @@ def test_many_texts_decode_by_a_plan() -> None:
     module = tiny("llama", torch.float32)
     requests = [Request(tuple(ids(3 + i % 7, seed=i).tolist()), 14 + i % 5, MIXED[i % 4]) for i in range(40)]
     same, steps = holds(module, requests, rows=64, running=40, tokens=2000, prefix_cache=False)
-    assert same and steps.count(40) > 2
+    assert same and {40} < {n for n in steps if native.ROWS < n <= 40}
 
 
 def test_nothing_runs_while_a_plan_is_recorded() -> None:

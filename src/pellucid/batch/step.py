@@ -112,11 +112,13 @@ class Step:
         sizes = torch.tensor([s.stop - s.start for s in self.spans])
         return torch.maximum(torch.tensor(lengths).repeat_interleave(sizes)[None].to(self.positions.device), self.positions + 1)
 
-    def advance(self) -> None:
-        """Count this step's rows as stored. Only the owner of the loop calls this: until then the same step may run again."""
+    def advance(self, steps: int = 1) -> None:
+        """Count this step's rows as stored, and those of a burst's later steps. Only the owner of the loop calls this: until then the
+        same step may run again.
+        """
         assert self.pages is not None
         for s in self.spans:
-            self.pages.advance(s.request, s.end)
+            self.pages.advance(s.request, s.end + steps - 1)
 
     def shared(self, key: object, make: Callable[[], Any]) -> Any:
         """Return `make()`, called once a step under `key`, so that all layers share its value."""

@@ -5,6 +5,8 @@
     runs                3 |  0   1   2  27                the number of texts, where their rows begin, the last one's end
     wanted     [w]      0   1  26                         the rows whose logits are returned
 
+While every text decodes, several steps may run as one burst (see bursts.py).
+
 A plan is recorded for its largest number of rows, and nothing runs meanwhile. It holds the memory of a few layers, not of all: a tensor
 that nothing reads any more gives its place to a later one. All plans share this memory and their input buffers, since one step runs at a
 time; memory of rows that never run is never touched.
@@ -24,6 +26,7 @@ from pellucid.batch.kv_cache import PagedCache, Span
 from pellucid.batch.states import stateful
 from pellucid.batch.step import Step
 from pellucid.config import Attention
+from pellucid.engine import requests
 from pellucid.engine.plans import DecodeStep, Plans, StepBuffers
 from pellucid.nn.linear import Linear
 from pellucid.nn.transformer import Decoder, EncoderDecoder
@@ -55,8 +58,8 @@ class ChunkBuffers(StepBuffers):
         own.wanted = self.wanted[:w]
         return own
 
-    def fill(self, tokens: Sequence[int], step: Step, wanted: Sequence[int]) -> None:
-        """Fill the buffers with the rows of a step."""
+    def fill(self, tokens: Sequence[int], step: Step, wanted: Sequence[int], steps: int = 1) -> None:
+        """Fill the buffers with the rows of a step, and each table as far as its text needs in `steps`."""
         count, texts = len(tokens), len(step.spans)
         self.tokens.numpy()[0, :count] = tokens
         self.runs.numpy()[: texts + 2] = [texts, *(s.start for s in step.spans), count]
@@ -65,7 +68,7 @@ class ChunkBuffers(StepBuffers):
         for allocator, tables in self.tables.items():
             rows = tables.numpy()
             for s in step.spans:
-                filled = (s.end - 1) // allocator.size + 1
+                filled = (s.end + steps - 2) // allocator.size + 1
                 rows[s.start : s.stop, :filled] = allocator.tables[s.request].numpy()[:filled]
 
 
@@ -81,14 +84,24 @@ class ChunkPlans(Plans):
         """True if a step of this number of rows, with logits of `wanted` of them, may be a plan."""
         return self.planned and rows <= MOST and wanted <= MOST and native.available() and not any(self.hooks)
 
-    def run(self, tokens: Sequence[int], step: Step, wanted: Sequence[int]) -> Tensor | None:
-        """Compute the rows of a step. Returns the logits [wanted V], valid until the next step, and sets `best`. None: not a plan."""
+    def ready(self, n: int) -> bool:
+        """True if there is a plan for n texts that decode."""
+        return self.takes(n, n) and (key := sizes(n, n)) in self.buffers and self.buffers[key].plan is not None
+
+    def run(
+        self, tokens: Sequence[int], step: Step, wanted: Sequence[int], texts: Sequence[requests.Sequence] = (), steps: int = 1
+    ) -> Tensor | None:
+        """Compute the rows of a step. Returns the logits [wanted V], valid until the next step, and sets `best`. None: not a plan.
+
+        texts, steps: if each has one row, and pages for `steps` tokens, up to as many steps run as a burst: see Plans.step.
+        """
+        self.ran, self.drawn = 1, []
         rows = len(tokens)
-        buffers = self.buffers_for((FEW if rows <= FEW else MOST, FEW if len(wanted) <= FEW else MOST))
+        buffers = self.buffers_for(sizes(rows, len(wanted)))
         assert isinstance(buffers, ChunkBuffers)
         if not self.takes(rows, len(wanted)) or not self.pages.pools:  # hooks that the buffers have found; the first step of all
             return None
-        buffers.fill(tokens, step, wanted)
+        buffers.fill(tokens, step, wanted, steps)
         if buffers.words is None:
             self.record(buffers, step.spans)
         if buffers.words is None or buffers.head_words is None or not isinstance(buffers.plan, native.Plan):
@@ -96,7 +109,10 @@ class ChunkPlans(Plans):
             return None
         buffers.words.set(rows)
         buffers.head_words.set(len(wanted))
-        buffers.plan.replay(None if wanted else buffers.body)
+        if steps > 1:
+            self.burst(buffers, texts, steps)
+        else:
+            buffers.plan.replay(None if wanted else buffers.body)
         self.best = buffers.best[: len(wanted)]
         return buffers.logits[: len(wanted)]
 
@@ -125,6 +141,11 @@ class ChunkPlans(Plans):
 
     def recording(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> AbstractContextManager[native.Recording]:
         return native.record(self.memory, dry=True)
+
+
+def sizes(rows: int, wanted: int) -> tuple[int, int]:
+    """Return the numbers of rows and of logits that the plan of such a step is recorded for."""
+    return FEW if rows <= FEW else MOST, FEW if wanted <= FEW else MOST
 
 
 def by_kernels(model: Decoder | EncoderDecoder) -> bool:

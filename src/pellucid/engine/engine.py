@@ -150,7 +150,7 @@ class Engine:
         )
         engine.kv = kv
         engine.module, engine.deterministic, engine.made_for = module, deterministic, dtype_and_device(module)
-        engine.ready, forward.plans.interrupt = forward.plans.ready, engine.interrupt
+        engine.ready, forward.plans.interrupt, forward.chunk_plans.interrupt = forward.ready, engine.interrupt, engine.interrupt
         engine.speculates = not keep_all and not restart_lengths(module) and not stateful(module)  # a state cannot go back
         if draft is not None and engine.speculates:
             engine.draft = memory.draft = Draft(draft, module.config.vocab, -(-tokens // size), size, limits, prefix_cache)

@@ -1,6 +1,7 @@
 """The forward of a step: the rows of all sequences end to end, each against its own pages.
 
-If every sequence decodes, the step is a replayed plan, if the model has one (see plans.py), or several steps are one burst.
+If every sequence decodes, the step is a replayed plan, if the model has one (see plans.py), or several steps are one burst; one with rows
+of prompts, or of many sequences, is a plan of another kind (see chunk_plans.py).
 """
 
 from collections.abc import Hashable, Mapping
@@ -14,6 +15,7 @@ from pellucid.batch.mask import prefix
 from pellucid.batch.step import Step
 from pellucid.engine.chunk_plans import ChunkPlans
 from pellucid.engine.graphs import plans_for
+from pellucid.engine.plans import Plans
 from pellucid.engine.requests import Sequence
 from pellucid.engine.thread_choice import ThreadChoice
 from pellucid.nn.transformer import Decoder, EncoderDecoder
@@ -49,6 +51,10 @@ class Forward:
             self.threads.took(threads, (self.threads.clock() - began) / self.plans.ran)
         return out
 
+    def ready(self, n: int) -> bool:
+        """True if a burst of steps of n sequences that decode may run."""
+        return self.plans.ready(n) if n <= native.ROWS else self.chunk_plans.ready(n)
+
     def rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
         """Compute the logits, by a plan of a row each if every sequence decodes."""
         many = len(chunks) > native.ROWS and self.chunk_plans.takes(len(chunks), len(chunks))
@@ -56,18 +62,13 @@ class Forward:
             feed: dict[Hashable, int] = {s.key: s.tokens[-1] for s in chunks}
             proposed: dict[Hashable, list[int]] = {s.key: s.proposed for s in chunks if s.proposed}
             logits = self.plans.step(feed, proposed, texts=list(chunks), steps=min(s.steps for s in chunks))
-            drawn = self.plans.drawn or [[] for _ in chunks]
-            for s, tokens in zip(chunks, drawn, strict=True):
-                s.steps, s.drawn = self.plans.ran, tokens
-            if len(drawn[0]) < self.plans.ran:  # the last choice is Python's
-                best, start = self.plans.best.tolist(), 0
-                for s, rows in chunks.items():
-                    s.best, start = best[start : start + rows], start + rows
+            give_choices(self.plans, chunks)
             return dict(zip(chunks, logits.split(list(chunks.values())) if len(chunks) > 1 else (logits,), strict=True))
         return self.chunk_rows(chunks)
 
     def chunk_rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:
         """Compute the logits of a step with rows of prompts, by a plan if it is all kernels, otherwise by the model's forward."""
+        steps = min(s.steps for s in chunks)
         for s in chunks:
             s.steps = 1
         wanted = {s: wanted_rows(s, rows) for s, rows in chunks.items()}
@@ -76,10 +77,9 @@ class Forward:
         tokens = [t for s, rows in chunks.items() for t in s.tokens[s.stored : s.stored + rows]]
         plannable = not self.all_logits and max(wanted.values()) <= 1 and self.chunk_plans.takes(len(tokens), len(at))
         with native.any_rows(alone=False) if plannable else nullcontext():  # a watched step has the bits of a plan
-            if plannable and not here.watches and (logits := self.chunk_plans.run(tokens, step, at)) is not None:
-                for s, best in zip((s for s, rows in wanted.items() if rows), self.chunk_plans.best.tolist(), strict=True):
-                    s.best = [best]
-                step.advance()
+            if plannable and not here.watches and (logits := self.chunk_plans.run(tokens, step, at, [*chunks], steps)) is not None:
+                give_choices(self.chunk_plans, wanted)
+                step.advance(self.chunk_plans.ran)
                 return dict(zip(wanted, logits.split(list(wanted.values())), strict=True))
             step.wanted = None if self.all_logits else torch.tensor(at, dtype=torch.long, device=self.pages.device)
             out = self.logits(self.row(tokens), step, list(chunks))
@@ -107,6 +107,17 @@ class Forward:
 
     def row(self, tokens: list[int]) -> Tensor:
         return torch.tensor([tokens], dtype=torch.long, device=next(self.module.parameters()).device)
+
+
+def give_choices(plans: Plans, rows: Mapping[Sequence, int]) -> None:
+    """Give each sequence what the last call of plans chose: a burst's tokens, and where the largest logit of each of its rows is."""
+    drawn = plans.drawn or [[] for _ in rows]
+    for s, tokens in zip(rows, drawn, strict=True):
+        s.steps, s.drawn = plans.ran, tokens
+    if len(drawn[0]) < plans.ran:  # the last choice is Python's
+        best, start = plans.best.tolist(), 0
+        for s, count in rows.items():
+            s.best, start = best[start : start + count], start + count
 
 
 def wanted_rows(s: Sequence, rows: int) -> int:
