@@ -18,7 +18,8 @@ from pellucid import huge_pages
 
 
 class ReusedMemory:
-    """Memory for tensors on a CPU, large ones in huge pages, a block for each; a free block serves the next tensor of its size, rounded up by an eighth at most.
+    """Memory for tensors on a CPU, large ones in huge pages, a block for each; a free block serves the next tensor of its size, which is
+    rounded up by an eighth at most.
 
     limit: the most bytes of it; a tensor beyond them gets memory of torch's. None: any number.
     kept: the blocks, by address.  free: addresses of those that no tensor holds, by their size in bytes.
