@@ -1,5 +1,7 @@
 """A prompt in any of its kinds gives the same new ids, and `stream` gives what `generate` returns."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,9 @@ import torch
 
 import pellucid
 from pellucid.api.model import Model
+from pellucid.commands import main
 from pellucid.errors import PellucidError
+from spaced import spaced_folder
 from tiny import swapped
 
 PROMPT = "The capital of France is"
@@ -81,3 +85,17 @@ def test_mutant() -> None:
     with swapped(Model, "stops", ()):
         longer = streamed(model)
     assert longer != model.generate(model.tokenizer.encode(PROMPT), 9)
+
+
+def test_a_text_goes_on_from_its_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The space before its first word stays where the tokenizer drops one before a text, in Python and in the terminal."""
+    model = pellucid.load(spaced_folder(tmp_path))
+    bias = {model.tokenizer.id_of("▁the"): 100.0}
+    assert model.generate("The cap", 2, bias=bias) == " the the"
+    assert model.generate(["The cap", "cap"], 1, bias=bias) == [" the", " the"]
+    for given in (["The cap"], ["The cap", "--prompt", "cap"]):
+        assert main(["run", str(tmp_path), *given, "--max-new-tokens", "3", "--json"]) == 0
+        for line in capsys.readouterr().out.splitlines():
+            document = json.loads(line)
+            assert document["text"] == model.generate(document["prompt"], 3)
+            assert document["text"] == model.tokenizer.after(document["ids"], skip_special=True).over(document["new"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from openai_served import OpenAiServed, long_folder, openai_served
-from pellucid.api.model import Model, load, make
+from pellucid.api.model import Model, load
 from pellucid.engine import engine
 from pellucid.engine.prefix_cache import PrefixCache
 from pellucid.engine.requests import Output, Token
@@ -18,7 +18,8 @@ from pellucid.server.openai.choice import Choice
 from pellucid.server.openai.shapes import prompt_starts
 from pellucid.tokenizer.pieces import Stream
 from pellucid.tokenizer.tokenizer import Tokenizer
-from small_tokenizers import byte_level, sentencepiece
+from small_tokenizers import byte_level
+from spaced import spaced_folder
 from tiny import swapped
 
 MODEL = "pellucid/capitals-llama"
@@ -142,7 +143,7 @@ def half_faults(model: Model) -> list[str]:
     text = "é日本🎉 Ω"
     ids = model.tokenizer.encode(text, special=False)
     assert len(ids) > len(text)
-    choice = Choice(model.tokenizer, [], 0, True)
+    choice = Choice(model.tokenizer.stream(skip_special=True), [], 0)
     deltas = [choice.feed(Output(0, 0, Token(i), "length" if at == len(ids) - 1 else None)).text for at, i in enumerate(ids)]
     return [d for d in deltas if "\ufffd" in d] + ([] if "".join(deltas) == text else deltas)
 
@@ -188,16 +189,7 @@ def score_faults(server: OpenAiServed, model: Model, k: int) -> list[str]:
 @pytest.fixture(scope="module")
 def spaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAiServed]:
     """A server of a model whose tokenizer begins a prompt with a token, and writes a space before it, as Llama's first ones."""
-    folder, made = tmp_path_factory.mktemp("spaced"), sentencepiece(True)
-    hf = {
-        "model_type": "llama", "vocab_size": made.get_vocab_size(), "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
-    }  # fmt: skip
-    tiny, draw = make(hf, dtype=torch.float32), torch.Generator().manual_seed(0)
-    for p in tiny.module.parameters():
-        p.data = torch.randn(p.shape, generator=draw)
-    tiny.save(folder)
-    made.save(str(folder / "tokenizer.json"))
+    folder = spaced_folder(tmp_path_factory.mktemp("spaced"))
     with openai_served(load(folder)) as served:
         yield served
 

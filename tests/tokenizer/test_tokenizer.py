@@ -124,6 +124,27 @@ def test_stream_joins_to_decode(kind: str) -> None:
             assert "".join([*(stream.feed(id) for id in ids), stream.end()]) == made.decode(ids, skip)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_goes_on_from_its_prompt(kind: str) -> None:
+    """A prompt's text and the one after it are those of all their ids, wherever they part, but within a character."""
+    made = ours(kind)
+    for text in TEXTS:
+        ids = made.encode(text)
+        for k in range(1, len(ids)):
+            if "\ufffd" not in (prompt := made.decode(ids[:k])) and not made.pieces(ids[k - 1 : k])[0].special:
+                assert prompt + made.after(ids[:k]).over(ids[k:]) == made.decode(ids), (text, k)
+    assert made.after([]).over(ids) == made.decode(ids)
+
+
+def test_a_text_that_begins_behind_its_prompt_is_seen() -> None:
+    """Mutant: a text of its own loses the space before its first word. Behind a special token it does begin."""
+    made = ours("sentencepiece")
+    ids = made.encode("the cap the")
+    assert any(made.decode(ids[:k]) + made.decode(ids[k:]) != made.decode(ids) for k in range(2, len(ids)))
+    special = next(p.id for p in made.pieces(range(made.size)) if p.special)
+    assert made.after([special]).over(ids) == made.decode(ids)
+
+
 def test_a_stream_without_memory_is_seen() -> None:
     """Mutant: a stream that decodes each id alone shows half characters."""
     made, ids = byte_level(), [byte_ids()[byte] for byte in "é🎉".encode()]

@@ -223,8 +223,9 @@ class Model(Placed, Adapting, Shown):
             filled = torch.tensor(rows, device=ids.device).long().view(len(out), longest)
             return filled if ids.ndim == 2 else filled[0]
         one = one_prompt(ids)
-        texts = [isinstance(prompt, str) for prompt in ([ids] if one else ids)]
-        new: Any = [self.tokenizer.decode(o, skip_special=True) if text else o for o, text in zip(out, texts, strict=True)]
+        context = [[] if self.config.encoder else prompt for prompt in prompts]
+        texts = zip(out, context, [ids] if one else ids, strict=True)
+        new: Any = [self.tokenizer.after(c, skip_special=True).over(o) if isinstance(given, str) else o for o, c, given in texts]
         return new[0] if one else new  # type: ignore[no-any-return]
 
     def prompts(self, given: object, padding: Tensor | None = None, attention_mask: Tensor | None = None) -> list[list[int]]:

@@ -184,7 +184,7 @@ def answer(
     most = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - len(ids)))
     stops = () if past_stop else (*model.stops, *stops)
     options.warn_beyond(screen, model, len(ids))
-    out, got, interrupted = Text(stream(model, until), until), list[int](), False
+    out, got, interrupted = Text(stream(model, until, prompt), until), list[int](), False
     clock, same_step, proposed = [time.perf_counter()], 0, 0
     how: dict[str, Any] = {"deterministic": deterministic, "speculate": speculate, "draft": draft, "kv": kv}
     try:
@@ -246,7 +246,7 @@ def answer_each(
     rows = model.config.positions
     most = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - longest))
     options.warn_beyond(screen, model, longest)
-    texts = [Text(stream(model, until), until) for _ in prompts]
+    texts = [Text(stream(model, until, prompt), until) for prompt in prompts]
     began = time.perf_counter()
     made = run_batch.answers(
         screen, model, prompts, most if new is None else new, sampling, texts, () if past_stop else tuple(model.stops), how
@@ -268,12 +268,16 @@ def threads_of(model: "Model") -> "list[ThreadChoice]":
     return [forward.threads for forward in forwards if forward.threads.share > BUSY]
 
 
-def stream(model: "Model", until: list[str]) -> "Stream":
-    """Return what makes text of ids: the model's tokenizer, or the ids themselves if its folder has none and none is needed."""
+def stream(model: "Model", until: list[str], prompt: str | list[int]) -> "Stream":
+    """Return what makes text of ids: the model's tokenizer, or the ids themselves if its folder has none and none is needed.
+
+    The text goes on from that of a prompt, but not from ids, which are a chat's or have no text, nor from a source.
+    """
     from pellucid.tokenizer.pieces import Stream
 
     if model._tokenizer is not None or until:
-        return model.tokenizer.stream(skip_special=True)
+        continued = model.ids(prompt) if isinstance(prompt, str) and model.config.encoder is None else []
+        return model.tokenizer.after(continued, skip_special=True)
     return Stream(lambda id, first: f"{'' if first else ' '}{id}".encode(), 0)
 
 

@@ -19,6 +19,7 @@ from pellucid.ops.sampling.settings import Sampling
 from pellucid.runs.answers import Answer, Candidate, piece_of, visible
 from pellucid.runs.kept_run import Run, kept
 from pellucid.tokenizer.pieces import Piece
+from pellucid.tokenizer.tokenizer import Tokenizer
 
 SCHEMA: Final = 1
 
@@ -161,7 +162,7 @@ def run_document(run: Run, steps: int = 1) -> RunDocument:
         "new": run.trace.new,
         "new_pieces": new,
         "ended": run.kind != "encoder" and run.model is not None and bool(run.trace.new) and run.trace.new[-1] in run.model.stops,
-        "text": tokenizer.decode(i for i in run.trace.new if piece_of(tokenizer, i).raw) if tokenizer is not None else None,
+        "text": None if tokenizer is None else text(run, tokenizer),
         "sampling": drawn(run),
         "forced": {} if request is None else {str(k): id for k, id in request.forced.items()},
         "edited": [] if request is None else [c.path for c in request.changes],
@@ -178,6 +179,12 @@ def run_document(run: Run, steps: int = 1) -> RunDocument:
     if run.kind == "encoder" and first:
         document["blanks"] = [{"row": a["row"], "next": a["picked"], "candidates": a["candidates"]} for a in first]
     return document
+
+
+def text(run: Run, tokenizer: Tokenizer) -> str:
+    """Return the text of the new tokens, which goes on from a decoder's prompt."""
+    prompt = run.trace.ids if run.kind in ("decoder", "prefix") and run.trace.prompt is not None else []
+    return tokenizer.after(prompt).over(i for i in run.trace.new if piece_of(tokenizer, i).raw)
 
 
 def blocks(run: Run) -> list[BlockDocument]:

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,10 @@ class Tokenizer:
             return piece.encode() if id in self._literal else self._writing.spoken(piece, first)
 
         return Stream(spoken, 0 if continues else self._writing.strip, not continues)
+
+    def after(self, prompt: Sequence[int], skip_special: bool = False, kept: Container[int] = ()) -> Stream:
+        """Return a stream of the text after a prompt, which goes on from the prompt's; behind a special token, or nothing, one begins."""
+        return self.stream(skip_special, kept, bool(prompt) and not self.pieces(prompt[-1:])[0].special)
 
     def pieces(self, ids: Iterable[int]) -> list[Piece]:
         """Return each id with its text and exact bytes, empty for an id without an entry."""

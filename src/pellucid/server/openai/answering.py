@@ -25,6 +25,7 @@ from pellucid.server.openai.error_shape import error_body
 from pellucid.server.openai.jobs import Job
 from pellucid.server.openai.served_model import Submitted
 from pellucid.server.openai.shapes import ChatShape, head, prompt_starts, usage_of
+from pellucid.tokenizer.pieces import Stream
 from pellucid.tracing import Trace
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class GeneratedAnswer:
         form = job.shape.form if isinstance(job.shape, ChatShape) else ReplyForm()
         echoed = [len(text) for text in job.echoes] or [0] * len(job.requests)
         self.choices = [
-            Choice(job.served.tokenizer, job.stops, r.least, job.skip_special, form.kept, self.continues(r), before)
+            Choice(self.stream(r, form), job.stops, r.least, before)
             for r, before in zip(job.requests, echoed, strict=True)
             for _ in range(r.n)
         ]
@@ -58,10 +59,10 @@ class GeneratedAnswer:
         self.first: float | None = None
         self.last: dict[int, float] = {}
 
-    def continues(self, request: EngineRequest) -> bool:
-        """True if a text goes on from its prompt's text. Behind a special token one begins."""
-        (last,) = self.job.served.tokenizer.pieces(request.prompt[-1:])
-        return self.job.continues and request.source is None and not last.special
+    def stream(self, request: EngineRequest, form: ReplyForm) -> Stream:
+        """Return a stream of a request's text, which goes on from its prompt's if the job says so, but not from a source."""
+        prompt = request.prompt if self.job.continues and request.source is None else ()
+        return self.job.served.tokenizer.after(prompt, self.job.skip_special, form.kept)
 
     def close(self) -> None:
         """Cancel what has not ended, and write the facts for the log."""

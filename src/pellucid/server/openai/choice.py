@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pellucid.engine.requests import Likeliest, Output
 from pellucid.engine.text import Text
-from pellucid.tokenizer.tokenizer import Tokenizer
+from pellucid.tokenizer.pieces import Stream
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,12 @@ class Delta:
 class Choice:
     """One text of an answer. stops: strings that end it and are not part of it; before `least` tokens they end nothing.
 
-    kept: special tokens that are not skipped.  continues: see Tokenizer.stream.  before: characters of the prompt that is echoed.
-    tokens: the number of new tokens.  ended: its last delta has been returned.
+    stream: makes text of its ids.  before: characters of the prompt that is echoed.  tokens: the number of new tokens.
+    ended: its last delta has been returned.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stops: Sequence[str],
-        least: int,
-        skip_special: bool,
-        kept: frozenset[int] = frozenset(),
-        continues: bool = False,
-        before: int = 0,
-    ) -> None:
-        self.text, self.before = Text(tokenizer.stream(skip_special, kept, continues), stops), before
+    def __init__(self, stream: Stream, stops: Sequence[str], least: int, before: int = 0) -> None:
+        self.text, self.before = Text(stream, stops), before
         self.stops, self.least = self.text.stops, least
         self.tokens, self.ended = 0, False
 
