@@ -151,7 +151,8 @@ def test_version(capsys: Captured) -> None:
         (["explain", "word " * 100], "64 positions"),
         (["explain", "pellucid/reader"], "its prompt is missing"),
         (["env", "--lang"], "--lang"),
-        (["env", "more"], "more"),
+        (["env", "more"], "more: too many words; see pellucid env --help"),
+        (["run", "{folder}", "hi", "there"], "there: too many words; a prompt of several words"),
     ],
 )
 def test_wrong_use(given: list[str], named: str, folder: Path, tmp_path: Path, capsys: Captured) -> None:

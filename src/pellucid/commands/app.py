@@ -39,7 +39,8 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         if ctx.args:
-            raise UseError("command.extra", found=" ".join(ctx.args))
+            prompted = any(p.name == "prompt" for p in self.params)
+            raise UseError("command.extra" if prompted else "command.words", found=" ".join(ctx.args), name=str(self.name))
         return super().invoke(ctx)
 
 

@@ -19,10 +19,8 @@ def groups(hf: Fields, count: int, chosen: int, *silent: int) -> tuple[int, int]
     groups, kept = hf.integer("n_group", *silent), hf.integer("topk_group", *silent)
     hf.relate(count % groups == 0, "n_routed_experts % n_group == 0", n_routed_experts=count, n_group=groups)
     hf.relate(kept <= groups, "topk_group <= n_group", topk_group=kept, n_group=groups)
-    capacity = count // groups * kept
-    hf.relate(
-        chosen <= capacity, "num_experts_per_tok <= n_routed_experts / n_group * topk_group", num_experts_per_tok=chosen, room=capacity
-    )
+    law = "num_experts_per_tok <= n_routed_experts / n_group * topk_group"
+    hf.relate(chosen <= count // groups * kept, law, num_experts_per_tok=chosen, n_routed_experts=count, n_group=groups, topk_group=kept)
     return groups, kept
 
 

@@ -112,8 +112,11 @@ class BodyFields:
             raise wrong("stop", described(value), allowed)
         try:
             check_stops(several)
-        except UseError:
-            raise wrong("stop", described(value), allowed) from None
+        except UseError as fault:
+            at = fault.values.get("index")
+            if at is None:
+                raise wrong("stop", f"{len(several)}", allowed) from None
+            raise wrong("stop" if isinstance(value, str) else f"stop[{at}]", described(several[at]), allowed) from None
         return several
 
     def biases(self, vocab: int) -> dict[int, float]:
