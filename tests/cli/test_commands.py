@@ -285,6 +285,17 @@ def test_show_counts_each_group(folder: Path) -> None:
     assert len(structure.groups(model, everything=True)) == len(groups) + 1
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_show_says_all_of_a_model_with_a_long_path(language: str) -> None:
+    model = pellucid.load("pellucid/capitals", device="meta")
+    with messages.speaking(language):
+        head = [line.plain for line in structure.drawn(model, 1000)[:1]]
+        for width in range(20, 100, 7):
+            lines = [line.plain.strip() for line in structure.drawn(model, width)]
+            shown = "".join(lines[: lines.index("")]).replace(" ", "")
+            assert shown == head[0].replace(" ", ""), width
+
+
 @pytest.mark.parametrize("name", [*specimens(), "deepseek-v3"])
 def test_show_names_the_fields_of_a_config_alone(name: str) -> None:
     """A constant of a class of specs (its kind, what it stores) is no setting of a model."""

@@ -114,7 +114,9 @@ def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
     """Write the structure as lines of a terminal. everything: each block by itself, neutral fields too."""
     facts = [model.family.name, say("explain.layers", count=len(model.config.layers))]
     facts += [say("explain.parameters", count=count(model.num_parameters())), *stored(model)]
-    out = [Text.assemble((model.name, "bold"), ("  " + " · ".join(facts), "dim")), Text()]
+    head = Text.assemble((model.name, "bold"), ("  " + " · ".join(facts), "dim"))
+    out = [head] if head.cell_len <= width else [Text(model.name, "bold"), *prose(" · ".join(facts), width, "dim", 2)]
+    out.append(Text())
     for sentence in (*settings(model, everything), *endings(model), *placing.sentences(model), *sources(model)):
         out += prose(sentence, width)
     out.append(Text())
