@@ -16,7 +16,7 @@ from pellucid.documents.bench import Phases, bandwidth_share, tokens_per_second
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal.bounds import headed
-from pellucid.terminal.table import Column, clipped, prose, table
+from pellucid.terminal.table import Column, clipped, prose, table, titled
 
 PHASES = {"prefill": "bench.prefill", "decode": "bench.decode"}
 SETS = {"compute": "count.compute", "bandwidth": "count.bandwidth", None: "bench.nothing"}
@@ -45,8 +45,8 @@ def drawn(bill: Bill, random: bool, phases: Phases, device: Device, served: Serv
     """Write a model's phases, part by part. If the machine was not idle, times without a comparison with the bounds."""
     s = bill.setting
     setting = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
-    about = f"  {bill.family} · {say('explain.layers', count=len(bill.config.layers))} · {setting}"
-    out = [Text(), Text.assemble((bill.model, "bold"), (about + (f" · {say('bench.random')}" if random else ""), "dim"))]
+    about = f"{bill.family} · {say('explain.layers', count=len(bill.config.layers))} · {setting}"
+    out = [Text(), *titled(bill.model, about + (f" · {say('bench.random')}" if random else ""), width)]
     out += [] if idle.quiet else [Text(), *prose(disturbed(idle), width, "yellow")]
     for timed, total, parts in phases:
         line = say(

@@ -20,7 +20,7 @@ from pellucid.terminal import bounds as drawing
 from pellucid.terminal.bounds import headed, priced
 from pellucid.terminal.columns import bytes_in, window
 from pellucid.terminal.draft_lines import draft_lines
-from pellucid.terminal.table import Column, clipped, prose, table
+from pellucid.terminal.table import Column, clipped, prose, table, titled
 from pellucid.terminal.training_and_ranks import PHASES, largest, over_ranks, phase_of, trained
 from pellucid.terminal.verdict import verdict
 
@@ -51,7 +51,7 @@ def head(bill: Bill, width: int) -> Iterator[Text]:
     setting = say("count.setting", context=count(s.context), batch=count(s.batch), dtype=s.weights)
     reads = f"{len(bill.config.encoder)}+" if bill.config.encoder else ""
     layers = say("explain.layers", count=f"{reads}{len(bill.config.layers)}")
-    yield Text.assemble((bill.model, "bold"), (f"  {bill.family} · {layers} · {setting}", "dim"))
+    yield from titled(bill.model, f"{bill.family} · {layers} · {setting}", width)
     for note in bill.notes:
         yield from prose(note, width)
 

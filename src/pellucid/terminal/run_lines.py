@@ -21,7 +21,7 @@ from pellucid.messages import say
 from pellucid.runs.answers import Answer, piece_of, tokenizer_of, visible
 from pellucid.terminal.heatmap import heat
 from pellucid.terminal.sparkline import bar, strip
-from pellucid.terminal.table import Cell, Column, clipped, cut, line, measure, prose, table, widths
+from pellucid.terminal.table import Cell, Column, clipped, cut, line, measure, prose, table, titled, widths
 
 NARROW = 100  # columns of a terminal from which on there are two spaces between cells
 WIDE = 118  # columns from which on weights have a column of their own
@@ -70,12 +70,12 @@ def header(run: RunView, width: int) -> Iterator[Text]:
     """Yield the model in a line, with its dtype and the reason for it, in a second line if the first would be too long."""
     m = run.model
     facts = [m.family.name, say("explain.layers", count=len(m.config.layers)), say("explain.parameters", count=count(m.num_parameters()))]
-    full, brief = (
-        Text.assemble((m.name, TITLE), ("  " + " · ".join([*facts, dtype]), DIM)) for dtype in (m.precision_note, name_of(m.dtype))
-    )
-    yield full if full.cell_len <= width else brief
-    if full.cell_len > width:
-        yield Text(f"  {m.precision_note}", DIM)
+    full = Text.assemble((m.name, TITLE), ("  " + " · ".join([*facts, m.precision_note]), DIM))
+    if full.cell_len <= width:
+        yield full
+    else:
+        yield from titled(m.name, " · ".join([*facts, name_of(m.dtype)]), width)
+        yield from prose(m.precision_note, width, DIM, 2)
 
 
 def pieces(run: RunView, display: Display) -> list[Text]:

@@ -20,7 +20,7 @@ from pellucid.documents.formula import block
 from pellucid.documents.number import count, number, shape
 from pellucid.messages import say
 from pellucid.terminal import placing
-from pellucid.terminal.table import Cell, Column, clipped, line, prose, widths
+from pellucid.terminal.table import Cell, Column, clipped, line, prose, titled, widths
 
 SCHEMA = 1
 
@@ -114,9 +114,7 @@ def drawn(model: Model, width: int, everything: bool = False) -> list[Text]:
     """Write the structure as lines of a terminal. everything: each block by itself, neutral fields too."""
     facts = [model.family.name, say("explain.layers", count=len(model.config.layers))]
     facts += [say("explain.parameters", count=count(model.num_parameters())), *stored(model)]
-    head = Text.assemble((model.name, "bold"), ("  " + " · ".join(facts), "dim"))
-    out = [head] if head.cell_len <= width else [Text(model.name, "bold"), *prose(" · ".join(facts), width, "dim", 2)]
-    out.append(Text())
+    out = [*titled(model.name, " · ".join(facts), width), Text()]
     for sentence in (*settings(model, everything), *endings(model), *placing.sentences(model), *sources(model)):
         out += prose(sentence, width)
     out.append(Text())

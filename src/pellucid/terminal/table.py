@@ -84,3 +84,9 @@ def prose(sentence: str, width: int, style: str = "", indent: int = 1) -> list[T
         one.rstrip()
         out.append(Text(" " * indent) + one)
     return out
+
+
+def titled(name: str, facts: str, width: int) -> list[Text]:
+    """Write a model's name and facts about it in a line, or the facts in lines of their own if one is too narrow."""
+    head = Text.assemble((name, "bold"), (f"  {facts}", "dim"))
+    return [head] if head.cell_len <= width else [Text(name, "bold"), *prose(facts, width, "dim", 2)]
