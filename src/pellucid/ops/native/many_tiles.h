@@ -44,7 +44,7 @@ static void many_tiles(const L& a, const u16* x, float* space, i64 from, i64 to,
   using Y = std::remove_pointer_t<decltype(a.y)>;
   const i64 size = group_size(a.rows, a.k), blocks = parts(a.k, NEAR_K), span = parts(parts(a.k, STEP), blocks) * STEP;
   const i64 ahead = parts(PAIR_OF_TILES, parts(last - first, 2));  // rows of the next block of w to prefetch beside two groups
-  const i64 written = parts(PAIR_OF_TILES, parts(a.k, STEP));                   // rows of y to prefetch at a step
+  const i64 written = parts(PAIR_OF_TILES, parts(a.k, STEP));  // rows of y to prefetch at a step
   const Tiles tiles(HEIGHT);
   asm volatile("" ::: "memory");  // GCC does not know that a tile's load reads memory
   for (i64 i = 0; i < a.k; i += span) {

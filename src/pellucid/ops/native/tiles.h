@@ -46,7 +46,8 @@ static inline i64 few_chunk(i64 groups, i64 few, i64 n, i64 k) {
 template <class T>
 constexpr bool TILED = std::is_same_v<T, u16>;
 
-// The shapes of the tiles, in the form that the processor loads: 0 to 3 cells, 4 and 5 of w, 6 and 7 of x.
+// The shapes of the tiles, in the form that the processor loads: 0 to 3 cells, 4 and 5 of w, 6 and 7 of x. Where one tile of w meets several
+// groups, 5 is of x as well: then all have one shape.
 struct alignas(64) TileShapes {
   uint8_t palette = 1, zeros[15] = {};
   uint16_t bytes[16] = {};
