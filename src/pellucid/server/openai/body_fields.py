@@ -114,7 +114,7 @@ class BodyFields:
             check_stops(several)
         except UseError as fault:
             at = fault.values.get("index")
-            if at is None:
+            if not isinstance(at, int):
                 raise wrong("stop", f"{len(several)}", allowed) from None
             raise wrong("stop" if isinstance(value, str) else f"stop[{at}]", described(several[at]), allowed) from None
         return several
