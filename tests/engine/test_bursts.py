@@ -15,7 +15,7 @@ from kinds import KINDS, WRITES
 from pellucid.batch.step import Step
 from pellucid.engine import bursts
 from pellucid.engine.bursts import Burst
-from pellucid.engine.chunk_plans import ChunkBuffers, ChunkPlans
+from pellucid.engine.chunk_plans import ChunkBuffers
 from pellucid.engine.engine import Engine
 from pellucid.engine.memory import Memory
 from pellucid.engine.plans import StepBuffers
@@ -54,11 +54,12 @@ def _at_leisure() -> Iterator[None]:
 
 @dataclass
 class Ran:
-    """What an engine gave. outputs: of each text. logits: of each text and length. steps: of each burst."""
+    """What an engine gave. outputs: of each text. logits: of each text and length. steps, rows: of each burst."""
 
     outputs: dict[tuple[int, int], list[Output]] = field(default_factory=dict)
     logits: dict[tuple[object, int], Tensor] = field(default_factory=dict)
     steps: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
 
     def same(self, single: "Ran") -> bool:
         """True if all tokens and ends are those of single steps, and so are the logits that Python had."""
@@ -80,7 +81,7 @@ def ran(module: Any, requests: list[Request], burst: int = 8, **how: Any) -> Ran
         return logits
 
     engine.run = run
-    with counted(out.steps):
+    with counted(out.steps, out.rows):
         for request in requests:
             engine.submit(request)
         for o in engine.outputs():
@@ -91,12 +92,14 @@ def ran(module: Any, requests: list[Request], burst: int = 8, **how: Any) -> Ran
 
 
 @contextmanager
-def counted(steps: list[int]) -> Iterator[None]:
-    """Append the number of steps of each burst."""
+def counted(steps: list[int], rows: list[int] | None = None) -> Iterator[None]:
+    """Append the numbers of steps and of rows of each burst."""
     honest = native.Plan.burst
 
     def burst(self: native.Plan, words: Any) -> int:
         steps.append(honest(self, words))
+        if rows is not None:
+            rows.append(words["rows"])
         return steps[-1]
 
     with swapped(native.Plan, "burst", burst):
@@ -203,17 +206,18 @@ def many_of(module: Any) -> list[Request]:
     return [request for k in range(5) for request in requests_of(module, MIXED, 20 + k)][1:]
 
 
-@pytest.mark.parametrize("how", [{"deterministic": True}, {"dtype": torch.bfloat16}, {"dtype": torch.bfloat16, "packed": "int8"}], ids=str)
-def test_many_texts(how: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "packed", "deterministic"),
+    [(torch.float32, None, True), (torch.bfloat16, None, False), (torch.bfloat16, "int8", False)],
+    ids=str,
+)
+def test_many_texts(dtype: torch.dtype, packed: str | None, deterministic: bool) -> None:
     """More texts than a kernel of few rows takes, over borders of pages, and fewer as some end."""
-    dtype, packed = how.pop("dtype", torch.float32), how.pop("packed", None)
     module = tiny(replace(LLAMA, width=64), dtype, std=0.2)
-    if packed:
+    if packed is not None:
         module = pack(module, packed)
-    planned = ChunkPlans(module, Engine.of(module, 64).storage.pages, how.get("deterministic", False)).planned  # type: ignore[attr-defined]
-    with rows_of_bursts() as rows:
-        same, burst = holds(module, many_of(module), tokens=2400, running=32, **how)
-    assert same and max(burst.steps) > 1 and (max(rows) > native.ROWS) == planned
+    same, burst = holds(module, many_of(module), tokens=2400, running=32, deterministic=deterministic)
+    assert same and max(burst.steps) > 1 and (max(burst.rows) > native.ROWS) == (deterministic or native.leads(dtype))
 
 
 def test_mutants_of_many_texts_are_seen() -> None:
@@ -231,19 +235,6 @@ def test_mutants_of_many_texts_are_seen() -> None:
             except (AssertionError, IndexError, ValueError):
                 same = False
         assert not same, name
-
-
-@contextmanager
-def rows_of_bursts() -> Iterator[list[int]]:
-    """Collect the number of rows of each burst."""
-    honest, rows = native.Plan.burst, list[int]()
-
-    def burst(self: native.Plan, words: Any) -> int:
-        rows.append(words["rows"])
-        return honest(self, words)
-
-    with swapped(native.Plan, "burst", burst):
-        yield rows
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

@@ -21,11 +21,11 @@ static inline i64 tile_groups(i64 rows) { return parts(rows, HEIGHT); }
 static inline i64 tile_words(i64 rows, i64 k) { return tile_groups(rows) * group_size(rows, k) / 2; }
 
 // One group meets two tiles of w at once, two to four groups meet one: four cells at most, so that w is read once.
-constexpr i64 FEW_GROUPS = 4, SMALL_PAGE = 4096;
-static inline i64 tall(i64 groups) { return groups == 1 ? 2 : 1; }  // tiles of w at once
-// Return the most rows between those of a tile. Of rows longer than a page the processor follows fewer: 64 rows of x at k = 4,864 went from
+constexpr i64 FEW_GROUPS = 4, SMALL_PAGE = 4096, FAR = 8;
+constexpr i64 tall(i64 groups) { return groups == 1 ? 2 : 1; }  // tiles of w at once
+// Return the most rows between those of a tile, up to FAR. Of rows longer than a page the processor follows fewer: 64 rows of x at k = 4,864 went from
 // 1,370 to 1,550 GFLOP/s on two Sapphire Rapids cores, by 4 in place of 8.
-static inline i64 farthest(i64 groups, i64 k) { return groups > 1 && 2 * k > SMALL_PAGE ? 4 : 8; }
+static inline i64 farthest(i64 groups, i64 k) { return groups > 1 && 2 * k > SMALL_PAGE ? FAR / 2 : FAR; }
 // Return the power of two by which the rows of a tile of w lie apart, where `count` rows are left.
 static inline int apart_bits(i64 count, i64 groups, i64 k) {
   int bits = 0;
@@ -35,7 +35,7 @@ static inline int apart_bits(i64 count, i64 groups, i64 k) {
 // Return the rows of w in a piece for up to FEW_GROUPS groups: all that lie apart, half of them where w [n k] is small. few: those for a
 // single row of x.
 static inline i64 few_chunk(i64 groups, i64 few, i64 n, i64 k) {
-  if (groups > 1) return (n < 2048 ? 4 : farthest(groups, k)) * HEIGHT;
+  if (groups > 1) return (n < 2048 ? FAR / 2 : farthest(groups, k)) * HEIGHT;
   const i64 pairs = parts(few, 2 * HEIGHT);
   i64 apart = 1;  // of all rows of the piece, which are `few` or more
   while (apart < farthest(groups, k) && apart < pairs) apart *= 2;
@@ -194,9 +194,8 @@ static inline void transpose16(I* v) {
     v[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88), v[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
   }
 }
-// Return the words of y that cells give, by rows of x: a float, or the bf16 of two columns.
-static inline I word(V cells, float) { return as_bits(cells); }
-static inline I word(V even, V odd) {
+// Round the cells of two columns to bf16, as words of both.
+static inline I pairs_of(V even, V odd) {
   alignas(64) static constexpr u16 PAIRS[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   return _mm512_permutexvar_epi16(_mm512_load_si512(PAIRS), (__m512i)_mm512_cvtne2ps_pbh(odd, even));
 }
@@ -213,8 +212,8 @@ static inline void write(const L& a, const Columns& columns, i64 column, i64 cou
     I words[HEIGHT];
     for (i64 i = 0; i < HEIGHT; i++) {
       const i64 j = i * EACH;
-      if constexpr (EACH == 1) words[i] = j < some ? word(cells(j), 0.f) : ints(0);
-      else words[i] = j < some ? word(cells(j), j + 1 < some ? cells(j + 1) : set(0.f)) : ints(0);
+      if constexpr (EACH == 1) words[i] = j < some ? as_bits(cells(j)) : ints(0);
+      else words[i] = j < some ? pairs_of(cells(j), j + 1 < some ? cells(j + 1) : set(0.f)) : ints(0);
     }
     transpose16(words);
     Y* y = a.y + row * a.n + column + c;
@@ -228,9 +227,9 @@ static inline void write(const L& a, const Columns& columns, i64 column, i64 cou
 // Compute columns [from, to) of up to FEW_GROUPS groups of rows, woven at x.
 template <int GROUPS, class L>
 static void few_tiles(const L& a, const u16* x, i64 from, i64 to) {
-  constexpr int TALL = GROUPS == 1 ? 2 : 1, CELLS = TALL * GROUPS;
+  constexpr int TALL = tall(GROUPS), CELLS = TALL * GROUPS;
   const i64 side = abreast(a.rows), size = group_size(a.rows, a.k);
-  alignas(64) float cells[8 * CELLS][HEIGHT][HEIGHT];
+  alignas(64) float cells[FAR * CELLS][HEIGHT][HEIGHT];
   for (i64 j = from, count; j < to; j += count) {
     const int bits = apart_bits(to - j, GROUPS, a.k);
     const i64 apart = 1 << bits;
