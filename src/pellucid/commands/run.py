@@ -184,7 +184,7 @@ def answer(
     most = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - len(ids)))
     stops = () if past_stop else (*model.stops, *stops)
     options.warn_beyond(screen, model, len(ids))
-    out, got, interrupted = Text(stream(model, until, prompt), until), list[int](), False
+    out, got, interrupted = Text(stream(model, until, ids if isinstance(prompt, str) else []), until), list[int](), False
     clock, same_step, proposed = [time.perf_counter()], 0, 0
     how: dict[str, Any] = {"deterministic": deterministic, "speculate": speculate, "draft": draft, "kv": kv}
     try:
@@ -242,11 +242,12 @@ def answer_each(
     from pellucid.commands import run_batch
     from pellucid.engine.text import Text
 
-    longest = max(len(model.prompt_ids(prompt)) for prompt in prompts)
+    ids = [model.prompt_ids(prompt) for prompt in prompts]
+    longest = max(map(len, ids))
     rows = model.config.positions
     most = NEW if rows is None or model.config.starts is not None else max(0, min(NEW, rows - longest))
     options.warn_beyond(screen, model, longest)
-    texts = [Text(stream(model, until, prompt), until) for prompt in prompts]
+    texts = [Text(stream(model, until, own if isinstance(prompt, str) else []), until) for prompt, own in zip(prompts, ids, strict=True)]
     began = time.perf_counter()
     made = run_batch.answers(
         screen, model, prompts, most if new is None else new, sampling, texts, () if past_stop else tuple(model.stops), how
@@ -268,16 +269,15 @@ def threads_of(model: "Model") -> "list[ThreadChoice]":
     return [forward.threads for forward in forwards if forward.threads.share > BUSY]
 
 
-def stream(model: "Model", until: list[str], prompt: str | list[int]) -> "Stream":
+def stream(model: "Model", until: list[str], before: list[int]) -> "Stream":
     """Return what makes text of ids: the model's tokenizer, or the ids themselves if its folder has none and none is needed.
 
-    The text goes on from that of a prompt, but not from ids, which are a chat's or have no text, nor from a source.
+    before: a prompt's ids, from whose text it goes on; none for a chat's or for ids without a text. From a source no text goes on.
     """
     from pellucid.tokenizer.pieces import Stream
 
     if model._tokenizer is not None or until:
-        continued = model.ids(prompt) if isinstance(prompt, str) and model.config.encoder is None else []
-        return model.tokenizer.after(continued, skip_special=True)
+        return model.tokenizer.after(before if model.config.encoder is None else [], skip_special=True)
     return Stream(lambda id, first: f"{'' if first else ' '}{id}".encode(), 0)
 
 
