@@ -95,7 +95,7 @@ def test_a_sound_run_is_verified(finished: Path, capsys: pytest.CaptureFixture[s
         assert main(["verify", str(finished), "--stretches", "1", "--lang", language]) == 0
         assert word in capsys.readouterr().out
     assert main(["verify", str(finished), "--stretches", "0"]) == 2
-    for words in (["--dtype", "float32"], ["--all"], ["--tolerance", "1"]):
+    for words in (["--dtype", "float32"], ["--all"], ["--tolerance", "1"], ["--device", "cpu"]):
         capsys.readouterr()
         assert main(["verify", str(finished), *words]) == 2
         err = capsys.readouterr().err

@@ -43,7 +43,8 @@ def add(app: typer.Typer) -> None:
             return of_server(screen, model, server, served, dtype, prompt, tolerance, options.numbers(device))
         refuse_option("verify.served.option", {"--served": served, "--tolerance": tolerance})
         if stretches is not None or (Path(model) / "run.json").is_file():
-            refuse_option("verify.run.option", of_modules | {"--dtype": dtype, "--prompt": prompt})
+            moved = device if "--device" in options.typed(ctx) else None
+            refuse_option("verify.run.option", of_modules | {"--dtype": dtype, "--prompt": prompt, "--device": moved})
             return of_run(screen, model, 3 if stretches is None else stretches)
 
         from pellucid.analysis.verify import verify as verified
