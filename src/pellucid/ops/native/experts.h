@@ -192,7 +192,7 @@ struct Weigh {
 };
 template <class T>
 static i64 weigh_pieces(const Weigh<T>& a) {
-  return parts(a.rows, rows_a_piece(a.width));
+  return parts(a.rows, rows_a_piece(a.rows, a.width));
 }
 template <class T>
 static void weigh(const Weigh<T>& a, Work& work) {

@@ -15,7 +15,7 @@ struct Softplus {
 };
 template <class T>
 static i64 softplus_pieces(const Softplus<T>& a) {
-  return parts(a.rows, rows_a_piece(a.heads));
+  return parts(a.rows, rows_a_piece(a.rows, a.heads));
 }
 template <class T>
 static void softplus(const Softplus<T>& a, Work& work) {
@@ -40,7 +40,7 @@ struct Decay {
 };
 template <class T>
 static i64 decay_pieces(const Decay<T>& a) {
-  return parts(a.rows, rows_a_piece(a.heads));
+  return parts(a.rows, rows_a_piece(a.rows, a.heads));
 }
 template <class T>
 static void decay(const Decay<T>& a, Work& work) {
