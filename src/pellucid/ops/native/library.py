@@ -12,7 +12,7 @@ import math
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from struct import Struct
@@ -57,6 +57,7 @@ class Recorder(Protocol):
     def paused(self) -> AbstractContextManager[None]: ...
     def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor: ...
     def add_call(self, op: Op, line: bytes, reads: tuple[Tensor, ...], writes: tuple[Tensor, ...]) -> None: ...
+    def packed_once(self, x: Tensor, pack: Callable[[Tensor], Tensor]) -> Tensor: ...
 
 
 class ThreadSettings(threading.local):

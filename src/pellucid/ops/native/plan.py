@@ -51,6 +51,11 @@ def extent(t: Tensor) -> Range:
     return t.data_ptr(), t.data_ptr() + reach * t.element_size()
 
 
+def same_memory(a: Tensor, b: Tensor) -> bool:
+    """True if two tensors are the same numbers of the same memory."""
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride() and a.dtype is b.dtype
+
+
 def overlap(a: Sequence[Range], b: Sequence[Range]) -> bool:
     return any(p < s and r < q for p, q in a for r, s in b)
 
@@ -112,6 +117,7 @@ class Recording:
         self.calls: list[PlannedCall] = []
         self.alive: list[torch.UntypedStorage] = []  # not the tensors: a parameter may be given other memory
         self.off = False  # inside paused(): torch makes an output tensor, or a table that is the same at every step
+        self.packed: tuple[Tensor, Tensor, int] | None = None  # the rows that were packed last, what that made, and the calls up to then
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -131,6 +137,15 @@ class Recording:
         storages = (t.untyped_storage() for t in (*reads, *writes))
         self.alive += (s for s in storages if self.memory is None or not self.memory.holds(s))
         self.calls.append(PlannedCall(op, line, tuple(map(extent, reads)), tuple(map(extent, writes))))
+
+    def packed_once(self, x: Tensor, pack: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return pack(x), or what it made before if that was of the same rows and no call has written them since: as of q, k and v."""
+        if self.packed is None or not same_memory(self.packed[0], x) or any(
+            overlap(call.writes, (extent(x),)) for call in self.calls[self.packed[2] :]
+        ):  # fmt: skip
+            y = pack(x)
+            self.packed = x, y, len(self.calls)
+        return self.packed[1]
 
     def plan(self) -> Plan:
         return Plan(self.calls, self.alive)

@@ -103,7 +103,8 @@ def product(kernel: str, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: 
     y = fresh((*x.shape[:-1], n), dtype)
     rows, half, also = count(x), HALF[x.dtype], () if bias is None else (bias,)
     if rows > ROWS:
-        x, kernel = pack(x), MANY[kernel]
+        recording = library.here.recording
+        x, kernel = pack(x) if recording is None else recording.packed_once(x, pack), MANY[kernel]
     call(
         kernel, half, (x, weight, *also), (y,), w=weight.data_ptr(), x=x.data_ptr(), y=y.data_ptr(), bias=address(bias), rows=rows, n=n, k=k
     )  # fmt: skip
