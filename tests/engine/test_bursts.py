@@ -315,7 +315,7 @@ def zeros(name: str) -> Any:
 
 def unwritten(self: Burst, *given: Any) -> Any:
     """Draw by the numbers of the text's first steps."""
-    with swapped(self, "written", torch.zeros_like(self.written)):
+    with swapped(self, "numbers", (np.zeros_like(self.numbers[0]), self.numbers[1])):
         return RUN(self, *given)
 
 

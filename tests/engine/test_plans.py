@@ -96,6 +96,7 @@ def stale(name: str, value: Callable[[Plans, int], None]) -> Callable[..., Plans
         made = PLACE(self, n)
         if made.plan is not None:
             setattr(made, name, value(made))
+            vars(made).pop("numbers", None)  # of the old one
         return made
 
     return place

@@ -70,14 +70,13 @@ class Step:
     @classmethod
     def paged(cls, pages: PagedCache, chunks: Mapping[Any, int]) -> Self:
         """Make the step of a flat batch, {request: number of new rows}. Reserves their pages, so that a forward allocates nothing."""
-        spans, at, start = [], [], 0
+        spans, at = list[Span](), list[int]()
         for request, n in chunks.items():
             before = pages.length.get(request, 0)
             pages.reserve(request, before + n)
-            spans.append(Span(request, start, start + n, before))
-            at.append(torch.arange(before, before + n))
-            start += n
-        return cls(torch.cat(at)[None].to(pages.device), tuple(spans), pages)
+            spans.append(Span(request, len(at), len(at) + n, before))
+            at += range(before, before + n)
+        return cls(torch.tensor([at], dtype=torch.long).to(pages.device), tuple(spans), pages)
 
     def prompt(self, request: Any) -> Sequence[int] | None:
         """Return the ids of a request's prompt, or of a row of a plain batch. None if they are unknown."""
@@ -108,9 +107,8 @@ class Step:
         if not self.spans:
             return self.positions.amax(-1, keepdim=True) + 1
         together = self.pages.angle_length if self.pages is not None else {}
-        lengths = [together.get(s.request, s.end) for s in self.spans]
-        sizes = torch.tensor([s.stop - s.start for s in self.spans])
-        return torch.maximum(torch.tensor(lengths).repeat_interleave(sizes)[None].to(self.positions.device), self.positions + 1)
+        lengths = [together.get(s.request, s.end) for s in self.spans for _ in range(s.start, s.stop)]
+        return torch.maximum(torch.tensor([lengths]).to(self.positions.device), self.positions + 1)
 
     def advance(self, steps: int = 1) -> None:
         """Count this step's rows as stored, and those of a burst's later steps. Only the owner of the loop calls this: until then the

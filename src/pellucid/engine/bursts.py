@@ -52,6 +52,7 @@ class Burst:
         self.texts = [(s.request, s.index) for s in texts]
         self.written, self.drawn = torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.long)
         self.out = torch.zeros(STEPS, n, dtype=torch.long)
+        self.numbers = self.written.numpy(), self.out.numpy()
         sampled = [not s.request.sampling.greedy for s in texts]
         self.draws = [
             native_draw(logits[r], best[r : r + 1], self.written[r : r + 1], self.drawn[r : r + 1], s.request.sampling, s.index)
@@ -76,7 +77,7 @@ class Burst:
 
     def run(self, plan: native.Plan, texts: Texts[Sequence], steps: int) -> tuple[int, list[list[int]]]:
         """Run up to `steps` steps, the first on the inputs in the buffers. Returns their number, and of each row the tokens chosen."""
-        self.written.numpy()[:] = [s.written for s in texts]
+        self.numbers[0][:] = [s.written for s in texts]
         done = plan.burst(self.words | {"steps": min(steps, STEPS)})
-        chosen = self.out.numpy()[:done].tolist()
+        chosen = self.numbers[1][:done].tolist()
         return done, [list(ids) for ids in zip(*(row for row in chosen if row[0] >= 0), strict=True)]

@@ -42,6 +42,7 @@ class ChunkBuffers(StepBuffers):
     words, head_words: those of the plan that count its rows, and those of its head.  body: the number of calls before the head.
     """
 
+    names = (*StepBuffers.names, "runs", "wanted")
     words: native.RowWords | None = None
     head_words: native.RowWords | None = None
     body = 0
@@ -60,16 +61,15 @@ class ChunkBuffers(StepBuffers):
 
     def fill(self, tokens: Sequence[int], step: Step, wanted: Sequence[int], steps: int = 1) -> None:
         """Fill the buffers with the rows of a step, and each table as far as its text needs in `steps`."""
-        count, texts = len(tokens), len(step.spans)
-        self.tokens.numpy()[0, :count] = tokens
-        self.runs.numpy()[: texts + 2] = [texts, *(s.start for s in step.spans), count]
-        self.wanted.numpy()[: len(wanted)] = wanted
-        self.positions[:, :count], self.lengths[:, :count] = step.positions, step.totals()
-        for allocator, tables in self.tables.items():
-            rows = tables.numpy()
+        count, texts, numbers = len(tokens), len(step.spans), self.numbers
+        numbers["tokens"][0, :count] = tokens
+        numbers["runs"][: texts + 2] = [texts, *(s.start for s in step.spans), count]
+        numbers["wanted"][: len(wanted)] = wanted
+        numbers["positions"][0, :count], numbers["lengths"][0, :count] = step.positions[0].numpy(), step.totals()[0].numpy()
+        for allocator in self.tables:
             for s in step.spans:
                 filled = (s.end + steps - 2) // allocator.size + 1
-                rows[s.start : s.stop, :filled] = allocator.tables[s.request].numpy()[:filled]
+                numbers[allocator][s.start : s.stop, :filled] = allocator.numbers[s.request][:filled]
 
 
 class ChunkPlans(Plans):

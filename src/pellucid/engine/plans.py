@@ -16,6 +16,7 @@ or there are none.
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, ValuesView
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -101,6 +102,8 @@ class StepBuffers:
     refused: the reason why the model's step cannot be a plan, None if there is none.  burst: of the plan, for the texts that ran last.
     """
 
+    names: tuple[str, ...] = ("tokens", "positions", "lengths")
+
     def __init__(self, n: int, pages: PagedCache, cross_attention: int) -> None:
         self.tokens, self.positions = torch.zeros(1, n, dtype=torch.long), torch.zeros(1, n, dtype=torch.long)
         self.lengths = torch.zeros(1, n, dtype=torch.long)
@@ -115,14 +118,19 @@ class StepBuffers:
 
     def set(self, tokens: list[int], spans: Sequence[Span], together: Mapping[object, int], steps: int = 1) -> None:
         """Fill the buffers with a token for each span, of one row. Each table is filled as far as the longest request needs in `steps`."""
-        positions = [s.before for s in spans]
-        self.tokens.numpy()[0] = tokens  # numpy writes a few numbers in a sixth of torch's time
-        self.positions.numpy()[0] = positions
-        self.lengths.numpy()[0] = [max(together.get(s.request, 0), s.end) for s in spans]
-        for allocator, tables in self.tables.items():
-            filled, rows = (max(positions) + steps - 1) // allocator.size + 1, tables.numpy()
+        positions, numbers = [s.before for s in spans], self.numbers
+        numbers["tokens"][0] = tokens
+        numbers["positions"][0] = positions
+        numbers["lengths"][0] = [max(together.get(s.request, 0), s.end) for s in spans]
+        for allocator in self.tables:
+            filled = (max(positions) + steps - 1) // allocator.size + 1
             for i, s in enumerate(spans):
-                rows[i, :filled] = allocator.tables[s.request].numpy()[:filled]
+                numbers[allocator][i, :filled] = allocator.numbers[s.request][:filled]
+
+    @cached_property
+    def numbers(self) -> dict[Any, np.ndarray]:
+        """The input buffers' memory as numpy's, by name, and the tables' by allocator."""
+        return {name: getattr(self, name).numpy() for name in self.names} | {g: t.numpy() for g, t in self.tables.items()}
 
 
 class Plans:

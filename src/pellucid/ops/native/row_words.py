@@ -57,7 +57,10 @@ class RowWords:
             product, start = own, start + len(words)
         self.words = np.ctypeslib.as_array(plan.words).view(np.int64)
         self.places, self.each, self.skipped, self.most = np.array(counting, np.int64).T
+        self.rows = n
 
     def set(self, rows: int) -> None:
         """Let the plan run for this number of rows, from the first on."""
-        self.words[self.places] = np.clip(rows - self.skipped, 0, self.most) * self.each
+        if rows != self.rows:
+            self.words[self.places] = np.clip(rows - self.skipped, 0, self.most) * self.each
+            self.rows = rows
