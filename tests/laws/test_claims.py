@@ -70,7 +70,7 @@ def test_the_claims_of_a_readme_hold(name: str) -> None:
     ("old", "new"),
     [
         (f"{len(known())} ", f"{len(known()) - 1} "),
-        (" 4.70 ", " 4.50 "),
+        (" 4.49 ", " 4.50 "),
         ("1.43 ", "1.44 "),
         ("1.18 ", "1.19 "),
         ("Intel", "An"),
