@@ -22,7 +22,8 @@ class PageAllocator:
         self.clock = 0  # allocations so far
         self.allocated_at = [0] * count  # the clock when each page was last allocated: a late reader sees that its page is another's now
         self.tables: dict[object, Tensor] = {}  # of fixed length, so that a recorded plan may point to one
-        self.numbers: dict[object, np.ndarray] = {}  # the tables' memory as numpy's, which takes a sixth of torch's time for a few numbers
+        # the tables' memory as numpy's, which takes a sixth of torch's time for a few numbers; without numbers (meta) the tables themselves
+        self.numbers: dict[object, np.ndarray | Tensor] = {}
         self.allocated: dict[object, list[int]] = {}  # the page numbers in use of each request's table
         self.first: dict[object, int] = {}  # the index in the table of the first of them: pages before it were freed under a window
         self.cached: set[int] = set()  # pages that a prefix cache holds
@@ -62,8 +63,8 @@ class PageAllocator:
     def open(self, request: object, pages: Sequence[int], tokens: int) -> None:
         """Open a request's table of `tokens` tokens whose last pages are `pages`."""
         self.first[request], self.allocated[request] = -(-tokens // self.size) - len(pages), list(pages)
-        self.tables[request] = torch.zeros(self.longest, dtype=torch.long)
-        self.numbers[request] = self.tables[request].numpy()
+        self.tables[request] = table = torch.zeros(self.longest, dtype=torch.long)
+        self.numbers[request] = table.numpy() if table.is_cpu else table
         for i, page in enumerate(pages, self.first[request]):
             self.numbers[request][i] = page
             self.add_reference(page)

@@ -140,12 +140,13 @@ class Recording:
 
     def packed_once(self, x: Tensor, pack: Callable[[Tensor], Tensor]) -> Tensor:
         """Return pack(x), or what it made before if that was of the same rows and no call has written them since: as of q, k and v."""
-        if self.packed is None or not same_memory(self.packed[0], x) or any(
-            overlap(call.writes, (extent(x),)) for call in self.calls[self.packed[2] :]
-        ):  # fmt: skip
-            y = pack(x)
-            self.packed = x, y, len(self.calls)
-        return self.packed[1]
+        if self.packed is not None:
+            last, packed, calls = self.packed
+            if same_memory(last, x) and not any(overlap(call.writes, (extent(x),)) for call in self.calls[calls:]):
+                return packed
+        packed = pack(x)
+        self.packed = x, packed, len(self.calls)
+        return packed
 
     def plan(self) -> Plan:
         return Plan(self.calls, self.alive)
