@@ -189,5 +189,5 @@ def test_each_text_turns_by_its_own_length(quirk: str) -> None:
     """Of three texts one is rotated as beyond the original context, and the others are not."""
     assert by_length(quirk) < 1e-4
     real = StepBuffers.set
-    with swapped(StepBuffers, "set", lambda self, feed, at, together, steps: real(self, feed, at, dict.fromkeys(feed, 1))):
+    with swapped(StepBuffers, "set", lambda self, feed, at, together: real(self, feed, at, dict.fromkeys(feed, 1))):
         assert by_length(quirk) > 1e-3

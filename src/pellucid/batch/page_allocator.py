@@ -22,8 +22,6 @@ class PageAllocator:
         self.clock = 0  # allocations so far
         self.allocated_at = [0] * count  # the clock when each page was last allocated: a late reader sees that its page is another's now
         self.tables: dict[object, Tensor] = {}  # of fixed length, so that a recorded plan may point to one
-        # the tables' memory as numpy's, which takes a sixth of torch's time for a few numbers; without numbers (meta) the tables themselves
-        self.numbers: dict[object, np.ndarray | Tensor] = {}
         self.allocated: dict[object, list[int]] = {}  # the page numbers in use of each request's table
         self.first: dict[object, int] = {}  # the index in the table of the first of them: pages before it were freed under a window
         self.cached: set[int] = set()  # pages that a prefix cache holds
@@ -63,11 +61,15 @@ class PageAllocator:
     def open(self, request: object, pages: Sequence[int], tokens: int) -> None:
         """Open a request's table of `tokens` tokens whose last pages are `pages`."""
         self.first[request], self.allocated[request] = -(-tokens // self.size) - len(pages), list(pages)
-        self.tables[request] = table = torch.zeros(self.longest, dtype=torch.long)
-        self.numbers[request] = table.numpy() if table.is_cpu else table
+        self.tables[request] = torch.zeros(self.longest, dtype=torch.long)
         for i, page in enumerate(pages, self.first[request]):
-            self.numbers[request][i] = page
+            self.tables[request][i] = page
             self.add_reference(page)
+
+    def fill(self, rows: np.ndarray, request: object) -> None:
+        """Write a request's table to rows [... pages]. Entries of pages that it has freed, or has not yet, stay what they are."""
+        first, pages = self.first[request], self.allocated[request]
+        rows[..., first : first + len(pages)] = pages
 
     def page(self, request: object, i: int) -> int | None:
         """Return the number of a text's i-th page, None if it was freed under a window."""
@@ -81,7 +83,7 @@ class PageAllocator:
         if at < len(pages):
             self.drop_reference(pages[at])
         pages[at : at + 1] = [page]
-        self.numbers[request][i] = page
+        self.tables[request][i] = page
 
     def missing(self, request: object, length: int, tokens: int) -> tuple[list[int], int]:
         """Return what a write from `length` to `tokens` needs: table indices of shared pages to copy, the count of new pages."""
@@ -108,13 +110,13 @@ class PageAllocator:
     def release(self, request: object) -> None:
         for page in self.allocated.pop(request, []):
             self.drop_reference(page)
-        for book in (self.tables, self.numbers, self.first):
-            book.pop(request, None)
+        self.tables.pop(request, None)
+        self.first.pop(request, None)
 
     def clear(self) -> None:
         """Free every page, whatever state the tables are in; in place, since recorded plans point to them."""
         self.free[:], self.references[:], self.idle = range(self.count - 1, -1, -1), [0] * self.count, 0
-        for book in (self.tables, self.numbers, self.allocated, self.first, self.cached):
+        for book in (self.tables, self.allocated, self.first, self.cached):
             book.clear()
 
     def slots(self, request: object, start: int, stop: int) -> Tensor:
@@ -137,5 +139,5 @@ class PageAllocator:
             and free == {p for p in range(self.count) if not counted[p]}
             and sorted(self.cached) == sorted(cached)
             and self.idle == sum(counted[p] == 1 for p in cached)
-            and self.tables.keys() == self.numbers.keys() == self.allocated.keys() == self.first.keys()
+            and self.tables.keys() == self.allocated.keys() == self.first.keys()
         )

@@ -59,8 +59,8 @@ class ChunkBuffers(StepBuffers):
         own.wanted = self.wanted[:w]
         return own
 
-    def fill(self, tokens: Sequence[int], step: Step, wanted: Sequence[int], steps: int = 1) -> None:
-        """Fill the buffers with the rows of a step, and each table as far as its text needs in `steps`."""
+    def fill(self, tokens: Sequence[int], step: Step, wanted: Sequence[int]) -> None:
+        """Fill the buffers with the rows of a step and the tables of their texts."""
         count, texts, numbers = len(tokens), len(step.spans), self.numbers
         numbers["tokens"][0, :count] = tokens
         numbers["runs"][: texts + 2] = [texts, *(s.start for s in step.spans), count]
@@ -68,8 +68,7 @@ class ChunkBuffers(StepBuffers):
         numbers["positions"][0, :count], numbers["lengths"][0, :count] = step.positions[0].numpy(), step.totals()[0].numpy()
         for allocator in self.tables:
             for s in step.spans:
-                filled = (s.end + steps - 2) // allocator.size + 1
-                numbers[allocator][s.start : s.stop, :filled] = allocator.numbers[s.request][:filled]
+                allocator.fill(numbers[allocator][s.start : s.stop], s.request)
 
 
 class ChunkPlans(Plans):
@@ -101,7 +100,7 @@ class ChunkPlans(Plans):
         assert isinstance(buffers, ChunkBuffers)
         if not self.takes(rows, len(wanted)) or not self.pages.pools:  # hooks that the buffers have found; the first step of all
             return None
-        buffers.fill(tokens, step, wanted, steps)
+        buffers.fill(tokens, step, wanted)
         if buffers.words is None:
             self.record(buffers, step.spans)
         if buffers.words is None or buffers.head_words is None or not isinstance(buffers.plan, native.Plan):

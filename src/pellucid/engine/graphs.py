@@ -81,8 +81,8 @@ class GraphBuffers(StepBuffers):
         self.at = torch.zeros(1, dtype=torch.long, device=pages.device)
         self.next: gpu.Graph | None = None
 
-    def set(self, tokens: list[int], spans: Sequence[Span], together: Mapping[object, int], steps: int = 1) -> None:
-        self.host.set(tokens, spans, together, steps)
+    def set(self, tokens: list[int], spans: Sequence[Span], together: Mapping[object, int]) -> None:
+        self.host.set(tokens, spans, together)
         for name in INPUTS:
             getattr(self, name).copy_(getattr(self.host, name), non_blocking=True)
         for g, own in self.tables.items():

@@ -116,16 +116,15 @@ class StepBuffers:
         self.refused: str | None = None
         self.logits, self.best = torch.empty(0), torch.empty(0)
 
-    def set(self, tokens: list[int], spans: Sequence[Span], together: Mapping[object, int], steps: int = 1) -> None:
-        """Fill the buffers with a token for each span, of one row. Each table is filled as far as the longest request needs in `steps`."""
-        positions, numbers = [s.before for s in spans], self.numbers
+    def set(self, tokens: list[int], spans: Sequence[Span], together: Mapping[object, int]) -> None:
+        """Fill the buffers with a token for each span, of one row, and its request's table."""
+        numbers = self.numbers
         numbers["tokens"][0] = tokens
-        numbers["positions"][0] = positions
+        numbers["positions"][0] = [s.before for s in spans]
         numbers["lengths"][0] = [max(together.get(s.request, 0), s.end) for s in spans]
         for allocator in self.tables:
-            filled = (max(positions) + steps - 1) // allocator.size + 1
             for i, s in enumerate(spans):
-                numbers[allocator][i, :filled] = allocator.numbers[s.request][:filled]
+                allocator.fill(numbers[allocator][i], s.request)
 
     @cached_property
     def numbers(self) -> dict[Any, np.ndarray]:
@@ -186,7 +185,7 @@ class Plans:
             else:  # kept for no later step, whose number of rows is another
                 self.drop_outdated()
                 buffers = self.empty_buffers(len(tokens))
-            buffers.set(tokens, spans, pages.angle_length, steps)
+            buffers.set(tokens, spans, pages.angle_length)
             if self.cross_attention:
                 torch.stack([self.memory_addresses(s.request) for s in spans], out=buffers.memories)
             if not (planned and self.plannable(buffers)):

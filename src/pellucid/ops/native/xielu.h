@@ -17,10 +17,10 @@ static i64 xielu_pieces(const Xielu<T>& a) {
 template <class T>
 static void xielu(const Xielu<T>& a, Work& work) {
   const float beta = get(a.beta), eps = get(a.eps), up = std::log1p(std::exp(get(a.alpha_p))), down = beta + std::log1p(std::exp(get(a.alpha_n)));
-  const i64 size = numbers_a_piece(a.n);
-  for (i64 p; (p = work.next()) >= 0;)
-    for (i64 i = p * size; i < a.n && i < (p + 1) * size; i++) {
-      const float x = get(a.x + i);  // one by one: near 0 only expm1 keeps the digits of e^x - 1 - x
+  each_run(work, a.n, [&](i64 from, i64 n) {
+    for (i64 i = from; i < from + n; i++) {  // one by one: near 0 only expm1 keeps the digits of e^x - 1 - x
+      const float x = get(a.x + i);
       put(a.y + i, (x > 0 ? up * x * x : (std::expm1(x < eps ? x : eps) - x) * down) + beta * x);
     }
+  });
 }
