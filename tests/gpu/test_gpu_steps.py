@@ -187,8 +187,8 @@ def test_mutants() -> None:
         assert not worst("llama", 1) < 1e-10
     real = graphs.GraphBuffers.set
 
-    def stale(self: Any, tokens: list[int], spans: Any, together: Any, steps: int = 1) -> None:
-        real(self, tokens, [replace(s, before=5) for s in spans], together, steps)
+    def stale(self: Any, tokens: list[int], spans: Any, together: Any) -> None:
+        real(self, tokens, [replace(s, before=5) for s in spans], together)
 
     with swapped(graphs.GraphBuffers, "set", stale):
         assert not worst("llama", 1) < 1e-10
