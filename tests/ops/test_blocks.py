@@ -244,7 +244,8 @@ def test_experts_in_blocks(form: str, dtype: torch.dtype, kernels: str | None) -
     assert ops.grouped(rows[:0], w, ends.int() * 0).shape == (0, 9)
     assert not native.fits_experts_blocks(rows, w, ends, None) and not native.fits_experts_blocks(rows, w[0], ends.int(), None)
     many, few = rand(400, 40), torch.tensor([100, 100, 399, 400]).int()  # a prompt's
-    assert torch.equal(ops.grouped(many, w, few)[:7], ops.grouped(many[:7], w, few.clamp(max=7)))
+    with native.any_rows():
+        assert torch.equal(ops.grouped(many, w, few)[:7], ops.grouped(many[:7], w, few.clamp(max=7)))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ def products(dtype: torch.dtype) -> None:
         x, w, b = (test_native.rand(*shape, dtype=dtype) for shape in ((count, k), (n, k), (n,)))
         with native.any_rows():
             native.linear(x, w, b), native.linear_wide(x, w, None)
+        for form in BITS:
+            native.linear_blocks(x, quantised(w.float(), form, dtype), b)
 
 
 def routed(dtype: torch.dtype) -> None:

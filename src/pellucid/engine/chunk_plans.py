@@ -1,4 +1,5 @@
-"""Steps with rows of prompts, and of many texts, as replayed plans of up to 16 or 512 rows, which run for any smaller number.
+"""Steps with rows of prompts, and of many texts, as replayed plans of up to 16 or 512 rows, which run for any smaller number; of 64 too
+where weights are in blocks, whose many rows have a kernel of their own.
 
     tokens     [1 n]    17   5 | 803  91   4 ...  60      two texts decode, and 25 rows of a prompt
     positions  [1 n]    40   7 |   0   1   2 ...  24
@@ -33,7 +34,7 @@ from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import native
 from pellucid.ops.blocks import Blocks
 
-FEW, MOST = native.ROWS, 512  # rows that have kernels of their own, and rows of a plan: of its blocks, and of its head
+MOST = 512  # rows of a plan, of its blocks and of its head
 
 
 class ChunkBuffers(StepBuffers):
@@ -77,6 +78,8 @@ class ChunkPlans(Plans):
     def __init__(self, model: Decoder | EncoderDecoder, pages: PagedCache, deterministic: bool) -> None:
         super().__init__(model, pages)
         self.planned = self.device.type == "cpu" and chunkable(model) and (deterministic or by_kernels(model))
+        blocks = any(isinstance(p, Blocks) for p in model.parameters())
+        self.sizes = [native.ROWS, *([native.BLOCK_ROWS] if blocks else []), MOST]  # rows up to which a product has one kernel
         self.memory, self.shared = native.ReusedMemory(), ChunkBuffers(MOST if self.planned else 0, pages)
 
     def takes(self, rows: int, wanted: int) -> bool:
@@ -85,7 +88,7 @@ class ChunkPlans(Plans):
 
     def ready(self, n: int) -> bool:
         """True if there is a plan for n texts that decode."""
-        return self.takes(n, n) and (key := sizes(n, n)) in self.buffers and self.buffers[key].plan is not None
+        return self.takes(n, n) and (key := (self.size(n), self.size(n))) in self.buffers and self.buffers[key].plan is not None
 
     def run(
         self, tokens: Sequence[int], step: Step, wanted: Sequence[int], texts: Sequence[requests.Sequence] = (), steps: int = 1
@@ -96,7 +99,7 @@ class ChunkPlans(Plans):
         """
         self.ran, self.drawn = 1, []
         rows = len(tokens)
-        buffers = self.buffers_for(sizes(rows, len(wanted)))
+        buffers = self.buffers_for((self.size(rows), self.size(len(wanted))))
         assert isinstance(buffers, ChunkBuffers)
         if not self.takes(rows, len(wanted)) or not self.pages.pools:  # hooks that the buffers have found; the first step of all
             return None
@@ -114,6 +117,10 @@ class ChunkPlans(Plans):
             buffers.plan.replay(None if wanted else buffers.body)
         self.best = buffers.best[: len(wanted)]
         return buffers.logits[: len(wanted)]
+
+    def size(self, n: int) -> int:
+        """Return the number of rows, or of logits, that the plan of a step of n is recorded for."""
+        return next(size for size in self.sizes if n <= size)
 
     def empty_buffers(self, n: Any) -> StepBuffers:
         rows, logits = n
@@ -140,11 +147,6 @@ class ChunkPlans(Plans):
 
     def recording(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> AbstractContextManager[native.Recording]:
         return native.record(self.memory, dry=True)
-
-
-def sizes(rows: int, wanted: int) -> tuple[int, int]:
-    """Return the numbers of rows and of logits that the plan of such a step is recorded for."""
-    return FEW if rows <= FEW else MOST, FEW if wanted <= FEW else MOST
 
 
 def by_kernels(model: Decoder | EncoderDecoder) -> bool:

@@ -29,6 +29,7 @@ from pellucid.ops.native.drawing import Draw, cooled, draw_list, fits_allowed, f
 from pellucid.ops.native.library import any_rows, available, constant, instructions, most, off, on_threads
 from pellucid.ops.native.plan import Plan, Recording, Unplannable, record
 from pellucid.ops.native.quantised import (
+    BLOCK_ROWS,
     embedding_blocks,
     experts_blocks,
     fits_embedding_blocks,
@@ -94,6 +95,7 @@ from pellucid.ops.native.twins import (
 )
 
 __all__ = [
+    "BLOCK_ROWS",
     "ROWS",
     "Draw",
     "KeptTables",

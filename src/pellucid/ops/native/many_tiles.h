@@ -38,9 +38,17 @@ static i64 shared_pieces(const L& a) {
 // Return the floats of the cells of a piece: `columns` of them.
 static inline i64 waiting_cells(i64 rows, i64 columns) { return parts(columns, PAIR_OF_TILES) * piece_groups(rows) * 2 * HEIGHT * HEIGHT; }
 
+// The rows of w as `many_tiles` reads them: as they lie.
+struct PlainRows {
+  const u16* w;
+  i64 k;
+  void prefetch(i64 row, i64 i) const { _mm_prefetch((const char*)(w + row * k + i), _MM_HINT_T1); }
+  TileRows rows(i64 j, i64 i, i64 count, i64 width) const { return {w + j * k + i, count, k, width}; }
+};
+
 // Compute columns [from, to) of the groups [first, last) of rows, woven at x. then: the first column of this thread's next piece, to prefetch.
-template <class L>
-static void many_tiles(const L& a, const u16* x, float* space, i64 from, i64 to, i64 then, i64 first, i64 last) {
+template <class L, class W>
+static void many_tiles(const L& a, const W& w, const u16* x, float* space, i64 from, i64 to, i64 then, i64 first, i64 last) {
   using Y = std::remove_pointer_t<decltype(a.y)>;
   const i64 size = group_size(a.rows, a.k), blocks = parts(a.k, NEAR_K), span = parts(parts(a.k, STEP), blocks) * STEP;
   const i64 ahead = parts(PAIR_OF_TILES, parts(last - first, 2));  // rows of the next block of w to prefetch beside two groups
@@ -54,14 +62,14 @@ static void many_tiles(const L& a, const u16* x, float* space, i64 from, i64 to,
     for (i64 j = from; j < to; j += PAIR_OF_TILES) {
       const bool turns = j + PAIR_OF_TILES >= to;  // the next block is of other numbers of k
       const i64 count = turns ? to - j : PAIR_OF_TILES, next = !turns ? j + PAIR_OF_TILES : ends ? then : from, at = !turns ? i : ends ? 0 : i + span;
-      const u16* later = a.w + next * a.k + at;  // a step's numbers are a line of a row
-      for (i64 g = first; g < last; g += 2, cells += 4, later += ahead * a.k) {
+      const TileRows rows = w.rows(j, i, count, width);
+      i64 later = next;
+      for (i64 g = first; g < last; g += 2, cells += 4, later += ahead) {
         Y* y = a.y + g * HEIGHT * a.n + j;
         const auto beside = [&](i64 of) {
-          for (i64 r = 0; r < ahead; r++) _mm_prefetch((const char*)(later + r * a.k + of), _MM_HINT_T1);
+          for (i64 r = 0; r < ahead; r++) w.prefetch(later + r, at + of);  // a step's numbers are a line of a row
           for (i64 r = (i + of) / STEP * written, last = r + written; r < last && r < PAIR_OF_TILES; r++) __builtin_prefetch(y + r * a.n, 1);
         };
-        const TileRows rows{a.w + j * a.k + i, count, a.k, width};
         const u16* of_x = x + g * size + i * HEIGHT;
         if (g + 1 < last) multiply<2, 2>(rows, of_x, size, HEIGHT, cells, i > 0, beside);
         else multiply<2, 1>(rows, of_x, size, HEIGHT, cells, i > 0, beside);
@@ -78,18 +86,22 @@ static void own_tiles(const L& a, const u16* x, i64 from, i64 to) {
   const u16* woven = woven_groups(x, a.rows, a.k, groups > FEW_GROUPS ? waiting_cells(a.rows, to - from) : 0);
   if (groups <= FEW_GROUPS) return few_tiles(a, woven, from, to);
   float* space = (float*)woven + tile_words(a.rows, a.k);
-  for (i64 g = 0; g < groups; g += block) many_tiles(a, woven, space, from, to, from, g, g + block < groups ? g + block : groups);
+  for (i64 g = 0; g < groups; g += block) many_tiles(a, PlainRows{a.w, a.k}, woven, space, from, to, from, g, g + block < groups ? g + block : groups);
 }
 // Compute pieces of the product of all rows, woven at x: the columns of one block of groups, then those of the next.
-template <class L>
-static void shared_tiles(const L& a, const u16* x, Work& work) {
+template <class L, class W>
+static void shared_tiles(const L& a, const W& w, const u16* x, float* space, Work& work) {
   const i64 chunk = a.chunk(), pieces = parts(a.n, chunk), groups = tile_groups(a.rows), block = piece_groups(a.rows);
-  float* space = groups > FEW_GROUPS ? scratch(waiting_cells(a.rows, chunk)) : nullptr;
   for (i64 p = work.next(), then; p >= 0; p = then) {
     then = work.next();  // taken early, so that it can be prefetched
     const i64 from = p % pieces * chunk, to = from + chunk < a.n ? from + chunk : a.n, first = p / pieces * block, last = first + block;
-    if (groups <= FEW_GROUPS) few_tiles(a, x, from, to);
-    else many_tiles(a, x, space, from, to, then < 0 ? from : then % pieces * chunk, first, last < groups ? last : groups);
+    many_tiles(a, w, x, space, from, to, then < 0 ? from : then % pieces * chunk, first, last < groups ? last : groups);
   }
+}
+// Compute pieces of the product of all rows, woven at x, and weights as they lie.
+template <class L>
+static void shared_tiles(const L& a, const u16* x, Work& work) {
+  if (tile_groups(a.rows) > FEW_GROUPS) return shared_tiles(a, PlainRows{a.w, a.k}, x, scratch(waiting_cells(a.rows, a.chunk())), work);
+  for (i64 p; (p = work.next()) >= 0;) few_tiles(a, x, p * a.chunk(), p * a.chunk() + a.chunk() < a.n ? p * a.chunk() + a.chunk() : a.n);
 }
 #endif

@@ -117,7 +117,8 @@ class Recording:
         self.calls: list[PlannedCall] = []
         self.alive: list[torch.UntypedStorage] = []  # not the tensors: a parameter may be given other memory
         self.off = False  # inside paused(): torch makes an output tensor, or a table that is the same at every step
-        self.packed: tuple[Tensor, Tensor, int] | None = None  # the rows that were packed last, what that made, and the calls up to then
+        # the rows that were packed last, by what, what that made, and the calls up to then
+        self.packed: tuple[Tensor, Callable[[Tensor], Tensor], Tensor, int] | None = None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -141,11 +142,11 @@ class Recording:
     def packed_once(self, x: Tensor, pack: Callable[[Tensor], Tensor]) -> Tensor:
         """Return pack(x), or what it made before if that was of the same rows and no call has written them since: as of q, k and v."""
         if self.packed is not None:
-            last, packed, calls = self.packed
-            if same_memory(last, x) and not any(overlap(call.writes, (extent(x),)) for call in self.calls[calls:]):
+            last, by, packed, calls = self.packed
+            if by is pack and same_memory(last, x) and not any(overlap(call.writes, (extent(x),)) for call in self.calls[calls:]):
                 return packed
         packed = pack(x)
-        self.packed = x, packed, len(self.calls)
+        self.packed = x, pack, packed, len(self.calls)
         return packed
 
     def plan(self) -> Plan:

@@ -2,6 +2,9 @@
 
 Rows of x are rounded to int8 in blocks of 32 too, with an error of at most e = largest |x| / 254 of the block. So y differs from x times
 the weight's values by at most the sum over blocks of e · Σ|w|. A row has the same bits alone and among many.
+
+Where tiles multiply bf16, more than BLOCK_ROWS rows are rounded to bf16 instead, and the weight's values as well: faster, and with less
+than half of that error. Then a row has other bits than alone, so not where those are promised (see library.any_rows).
 """
 
 import torch
@@ -10,9 +13,10 @@ from torch import Tensor
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.native import library
 from pellucid.ops.native.library import HALF, call, fresh, most
-from pellucid.ops.native.twins import ROUTED, ROWS, address, count, fits, meets, numbers
+from pellucid.ops.native.twins import ROUTED, ROWS, address, count, fits, meets, numbers, packed_once
+from pellucid.ops.precision import wide
 
-BLOCK, TILED = 64, 256  # rows of x in a call, which reads the weight once; and where tiles multiply it, which read it from a panel
+BLOCK_ROWS, TILED = 64, 256  # rows of x in a call, which reads the weight once; and where tiles multiply it, which read it from a panel
 CACHED = 3 << 19  # bytes of x that a core keeps beside the panel
 
 
@@ -29,11 +33,13 @@ def fits_linear_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 def rows_of_a_call(k: int) -> int:
     """Return the rows of x, `k` numbers each, that one call multiplies by a weight in blocks. A row's bits do not depend on it."""
-    return max(BLOCK, min(TILED, CACHED // k // 16 * 16)) if library.lib is not None and library.lib.tiles else BLOCK
+    return max(BLOCK_ROWS, min(TILED, CACHED // k // 16 * 16)) if library.lib is not None and library.lib.tiles else BLOCK_ROWS
 
 
 def linear_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
     """Multiply x [... in] by weight [out in], and add bias [out]. Returns [... out]."""
+    if many_rows(x):
+        return many_blocks(x, weight, bias)
     n, k = weight.shape
     codes, scales = weight.codes, weight.scales
     y = fresh((*x.shape[:-1], n), x.dtype)
@@ -47,8 +53,35 @@ def linear_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
     return y
 
 
+def many_rows(x: Tensor) -> bool:
+    """True if the rows of x are as many as tiles multiply faster in bf16, and need not have the bits of a lone run."""
+    return count(x) > BLOCK_ROWS and library.lib is not None and library.lib.tiles and not library.here.alone
+
+
+def many_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
+    """Multiply as `linear_blocks` does, all rows at once, with x and the weight's values rounded to bf16."""
+    n, k = weight.shape
+    codes, scales = weight.codes, weight.scales
+    y, rows = fresh((*x.shape[:-1], n), x.dtype), packed_once(x, pack_tiles)
+    reads = (rows, codes, scales) if bias is None else (rows, codes, scales, bias)
+    call(
+        f"many_{weight.format}", HALF[x.dtype], reads, (y,), w=codes.data_ptr(), scales=scales.data_ptr(), x=rows.data_ptr(),
+        y=y.data_ptr(), bias=address(bias), rows=count(x), n=n, k=k,
+    )  # fmt: skip
+    return y
+
+
+def pack_tiles(x: Tensor) -> Tensor:
+    """Pack the rows of x [... in], rounded to bf16, for the tiles of `many_blocks`."""
+    assert library.lib is not None
+    rows, k = count(x), x.shape[-1]
+    y = fresh((library.lib.packed(rows, k, HALF[torch.bfloat16]),), wide(x.dtype))
+    call("pack_tiles", HALF[x.dtype], (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), rows=rows, k=k)
+    return y
+
+
 def fits_experts_blocks(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> bool:
-    """True for up to ROUTED rows. More go through `linear_blocks` expert by expert, with the same bits."""
+    """True for up to ROUTED rows. More go through `linear_blocks` expert by expert."""
     some = 0 < rows.shape[0] <= ROUTED and ends.dtype is torch.int32 and ends.is_contiguous()
     some = some and fits_blocks(weight, rows.dtype, 3) and ends.shape == weight.shape[:1]
     return some and meets(rows, weight, bias) and fits(rows, bias)

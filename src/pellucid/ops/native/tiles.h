@@ -62,6 +62,17 @@ struct Tiles {  // for this thread. Given back, since torch's library has its ow
   ~Tiles() { _tile_release(); }
 };
 
+// Load a PAIR of x, n of its numbers: in bf16 as it is, float rounded to it.
+static inline I bf16_pair(const u16* p, i64 n) {
+  I bits;
+  factor(p, bits, n);
+  return bits;
+}
+static inline I bf16_pair(const float* p, i64 n) {
+  V a, b;
+  pair(p, a, b, n);
+  return (__m512i)_mm512_cvtne2ps_pbh(b, a);
+}
 // Weave `side` rows of k numbers, eight or sixteen, from `row` on: those from `rows` on are zeros. start(r): where row r lies.
 template <class F>
 static void weave_rows(F start, i64 rows, i64 k, i64 row, i64 side, u16* to) {
@@ -71,18 +82,18 @@ static void weave_rows(F start, i64 rows, i64 k, i64 row, i64 side, u16* to) {
     for (i64 r = row; r < row + side; r += 8) {
       __m256 words[2 * 8];
       for (i64 j = 0; j < 8; j++) {
-        I bits = ints(0);
-        if (r + j < rows) factor(start(r + j) + i, bits, k - i);
+        const I bits = r + j < rows ? bf16_pair(start(r + j) + i, k - i) : ints(0);
         halves(as_float(bits), words + j);
       }
       for (i64 h = 0; h < LANES; h += 8) transpose(words + h, (float*)to + (r - row), at + h);
     }
 }
 // Weave rows of x [rows k], from `row` to the end of its group.
-static void weave_group(const u16* x, i64 rows, i64 k, i64 row, u16* to) {
+template <class T>
+static void weave_group(const T* x, i64 rows, i64 k, i64 row, u16* to) {
   const i64 side = abreast(rows);
   if (side > 1) return weave_rows([&](i64 r) { return x + r * k; }, rows, k, row, side, to);
-  for (i64 i = 0; i < k; i += PAIR) arrange(x + i, to + i, k - i < PAIR ? k - i : PAIR);
+  for (i64 i = 0; i < k; i += PAIR) store_bits(to + i, bf16_pair(x + i, k - i));
 }
 
 // Weave all of x [rows k] in this thread's scratch, where `more` floats follow it.

@@ -4,6 +4,8 @@ Activations have the dtype of the weights; sums are taken in float32 and rounded
 here computes gradients.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -103,12 +105,17 @@ def product(kernel: str, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: 
     y = fresh((*x.shape[:-1], n), dtype)
     rows, half, also = count(x), HALF[x.dtype], () if bias is None else (bias,)
     if rows > ROWS:
-        recording = library.here.recording
-        x, kernel = pack(x) if recording is None else recording.packed_once(x, pack), MANY[kernel]
+        x, kernel = packed_once(x, pack), MANY[kernel]
     call(
         kernel, half, (x, weight, *also), (y,), w=weight.data_ptr(), x=x.data_ptr(), y=y.data_ptr(), bias=address(bias), rows=rows, n=n, k=k
     )  # fmt: skip
     return y
+
+
+def packed_once(x: Tensor, pack: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return pack(x); under a recording once for the products that share x."""
+    recording = library.here.recording
+    return pack(x) if recording is None else recording.packed_once(x, pack)
 
 
 def pack(x: Tensor) -> Tensor:
