@@ -23,7 +23,7 @@ def steps_before_answer(call: Any, spoil: Any = None) -> int:
     module, steps = tiny("llama", torch.float32), list[int]()
     engine = Engine.of(module, 400, SchedulerLimits(), 64)
     with nullcontext() if spoil is None else spoil, counted(steps):
-        engine.submit(Request((1, 2, 3), 60))
+        engine.submit(Request((1, 2, 3), 120))
         for _ in range(3):
             engine.step()
         forward = engine.run
@@ -50,7 +50,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_ends_a_burst(call: str) -> None:
-    assert steps_before_answer(CALLS[call]) == 1 and steps_before_answer(lambda engine: None) == 8
+    assert steps_before_answer(CALLS[call]) == 1 and steps_before_answer(lambda engine: None) == bursts.STEPS
 
 
 def test_time_ends_a_burst() -> None:
@@ -63,7 +63,7 @@ def test_a_watch_sees_every_step() -> None:
     module, steps = tiny("llama", torch.float32), list[int]()
     engine = Engine.of(module, 400, SchedulerLimits(), 64)
     with counted(steps):
-        engine.submit(Request((1, 2, 3), 40))
+        engine.submit(Request((1, 2, 3), 100))
         outputs = [engine.step() for _ in range(3)]
         before = len(steps)
         with watch(module, only="layers.0.out") as seen:
@@ -113,4 +113,4 @@ def test_a_thread_delivers_every_token() -> None:
 
 
 def test_a_deaf_burst_is_seen() -> None:
-    assert steps_before_answer(CALLS["cancel"], swapped(*zeros("interrupt"))) == 8
+    assert steps_before_answer(CALLS["cancel"], swapped(*zeros("interrupt"))) == bursts.STEPS

@@ -276,7 +276,7 @@ def test_a_row_without_numbers_ends_in_python() -> None:
 
 def choices(new: int, **more: Any) -> tuple[int, int]:
     """Return how many tokens Python chooses for a text, and how many bursts it took."""
-    engine, steps, calls = Engine.of(tiny("llama", torch.float32), 400, SchedulerLimits(), 64), list[int](), list[int]()
+    engine, steps, calls = Engine.of(tiny("llama", torch.float32), 400, SchedulerLimits(burst=8), 64), list[int](), list[int]()
     honest = engine.choose
 
     def choose(*given: Any, **how: Any) -> int:

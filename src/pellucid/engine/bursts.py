@@ -23,7 +23,7 @@ from pellucid.ops.sampling.stages import native_draw
 if TYPE_CHECKING:
     from pellucid.engine.plans import StepBuffers
 
-STEPS = 8  # of one burst
+STEPS = 32  # of one burst
 SECONDS = 0.1  # no step of a burst begins later, so that a slow model's text does not come in jerks
 
 

@@ -19,13 +19,13 @@ from pellucid.batch.kv_cache import KVCache, PagedCache, Segment, Span
 from pellucid.batch.page_allocator import PageAllocator
 from pellucid.batch.plain_rows import Stored
 from pellucid.engine import requests
-from pellucid.engine.bursts import STEPS
 from pellucid.engine.plans import DecodeStep, Plans, StepBuffers
 from pellucid.nn.transformer import Decoder, EncoderDecoder
 from pellucid.ops import gpu, native
 from pellucid.watching.tap import here, seen_by
 
 INPUTS = "tokens", "positions", "lengths"
+STEPS = 8  # of one burst, which no other thread can end
 ROWS = 64  # of a step that may be a graph: one is recorded for each number of rows
 DEVICES = ["cuda"]  # that have graphs; a test adds another
 

@@ -26,7 +26,7 @@ class SchedulerLimits:
     running: int = 64
     waiting: int = 1024
     whole_prompts: bool = False
-    burst: int = 8
+    burst: int = 32
     stall: float | None = None
 
 
