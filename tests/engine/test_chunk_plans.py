@@ -85,11 +85,14 @@ def test_in_bfloat16(family: str) -> None:
 
 
 @pytest.mark.skipif(not native.leads(torch.bfloat16), reason="torch multiplies bf16 faster here")
-def test_a_watched_step_has_the_bits_of_a_plan() -> None:
-    module, prompt = tiny(replace(LLAMA, width=64), torch.bfloat16, std=0.2), tuple(ids(40).tolist())
+@pytest.mark.parametrize("packed", [None, "int8", "int4"])
+def test_a_watched_step_has_the_bits_of_a_plan(packed: str | None) -> None:
+    """Of few rows, of as many as blocks have one kernel for, and of more."""
+    module, prompt = tiny(replace(LLAMA, width=64), torch.bfloat16, std=0.2), tuple(ids(90).tolist())
+    module = module if packed is None else pack(module, packed)
     texts, watched = list[list[Tensor]](), list[int]()
     for on in (False, True):
-        engine = Engine.of(module, 200, SchedulerLimits(64), 16)
+        engine = Engine.of(module, 400, SchedulerLimits(128), 16)
         seen, forward = list[Tensor](), engine.run
 
         def run(chunks: Any, seen: list[Tensor] = seen, forward: Any = forward) -> Any:
@@ -98,7 +101,7 @@ def test_a_watched_step_has_the_bits_of_a_plan() -> None:
             return logits
 
         engine.run = run
-        for first in (prompt[:3], prompt, prompt[5:]):
+        for first in (prompt[:3], prompt, prompt[5:45]):
             engine.submit(Request(first, 1))
             if on:
                 with watch(module, only="layers.0.out") as own:

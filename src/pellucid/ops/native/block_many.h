@@ -4,7 +4,7 @@
 // memory is read in blocks, and what a number costs to dequantise is shared by up to 512 rows. Both roundings lose at most 2^-9 of a number,
 // less than int8 loses of x in blocks.h, whose bits these are not.
 #pragma once
-#include "block_experts.h"
+#include "blocks.h"
 #include "many.h"
 
 #if defined(__AMX_BF16__)

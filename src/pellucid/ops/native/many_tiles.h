@@ -101,7 +101,8 @@ static void shared_tiles(const L& a, const W& w, const u16* x, float* space, Wor
 // Compute pieces of the product of all rows, woven at x, and weights as they lie.
 template <class L>
 static void shared_tiles(const L& a, const u16* x, Work& work) {
-  if (tile_groups(a.rows) > FEW_GROUPS) return shared_tiles(a, PlainRows{a.w, a.k}, x, scratch(waiting_cells(a.rows, a.chunk())), work);
-  for (i64 p; (p = work.next()) >= 0;) few_tiles(a, x, p * a.chunk(), p * a.chunk() + a.chunk() < a.n ? p * a.chunk() + a.chunk() : a.n);
+  const i64 chunk = a.chunk();
+  if (tile_groups(a.rows) > FEW_GROUPS) return shared_tiles(a, PlainRows{a.w, a.k}, x, scratch(waiting_cells(a.rows, chunk)), work);
+  for (i64 p; (p = work.next()) >= 0;) few_tiles(a, x, p * chunk, p * chunk + chunk < a.n ? p * chunk + chunk : a.n);
 }
 #endif
