@@ -22,7 +22,7 @@ from pellucid.ops.native.plan import Range, extent
 
 PAGE = mmap.PAGESIZE
 SHUT, READ_ONLY = 0, 1  # PROT_NONE, PROT_READ
-MORE = {"stream": ("bytes", 1 << 16), "experts": ("experts", 1), "scan": ("heads", 1)}  # what a greedy call adds to a word
+MORE = {"stream": ("bytes", 1 << 18), "experts": ("experts", 1), "scan": ("heads", 1)}  # what a greedy call adds to a word
 ROWS = ("rows", "n")  # elsewhere it adds one to the first of these that a kernel has
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -340,8 +340,8 @@ def argmax(x: Tensor) -> Tensor:
     return y
 
 
-def stream(block: Tensor) -> None:
-    """Read a tensor from end to end, to measure the memory's bandwidth."""
+def stream(block: Tensor, streams: int = 1) -> None:
+    """Read a tensor from end to end, to measure the memory's bandwidth. streams: 1, 2, 4 or 8 places of each 256 KiB in turn."""
     unread = torch.empty(1)
     size = block.numel() * block.element_size()
-    call("stream", 0, (block,), (unread,), block=block.data_ptr(), bytes=size, to=unread.data_ptr())
+    call("stream", 0, (block,), (unread,), block=block.data_ptr(), bytes=size, streams=streams, to=unread.data_ptr())
