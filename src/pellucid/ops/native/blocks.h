@@ -86,55 +86,48 @@ static inline I product(I w, const i8* x) {
 
 // Multiply one row of w by R rows of x from `row` on, LANES blocks at a time.
 #if defined(__AMX_INT8__)
-// A block's sum is made whole before it is a float, and block b % 16 has the lane `place`: tiles add these lanes one after another. J rows of w,
-// `apart` rows from one to the next, take turns.
-template <int BITS, int J, int R>
-static inline void dot(const u8* w, const u16* scales, i64 apart, const Rounded<BITS>& x, i64 row, float (*out)[R]) {
+// A block's sum is made whole before it is a float, and block b % 16 has the lane `place`: tiles add these lanes one after another.
+template <int BITS, int R>
+static inline void dot(const u8* w, const u16* scales, const Rounded<BITS>& x, i64 row, float* out) {
   const i64 bytes = (x.k * BITS + 7) / 8;
-  V sum[J][R];
-  for (int j = 0; j < J; j++)
-    for (int r = 0; r < R; r++) sum[j][r] = set(0.f);
-  for (i64 b = 0, begin = 0; b < x.blocks; b += LANES, begin += BITS)
-    for (int j = 0; j < J; j++) {
-      const u8* codes = w + j * apart * bytes;
-      const V own = placed(halves(scales + j * apart * x.blocks + b, x.blocks - b));
-      I first[R], low[R];
-      i64 at = begin;
+  V sum[R];
+  for (int r = 0; r < R; r++) sum[r] = set(0.f);
+  for (i64 b = 0, at = 0; b < x.blocks; b += LANES) {
+    const V own = placed(halves(scales + b, x.blocks - b));
+    I first[R], low[R];
 #pragma GCC unroll 4
-      for (int v = 0; v < 4; v++) {  // four blocks
-        I some[R];
-        for (int r = 0; r < R; r++) some[r] = no_bits();
+    for (int v = 0; v < 4; v++) {  // four blocks
+      I some[R];
+      for (int r = 0; r < R; r++) some[r] = no_bits();
+      if (at * REGISTER < bytes) {
+        ahead(w + at * REGISTER);
+        const I packed = some_bytes(w + at * REGISTER, bytes - at * REGISTER);
+        for (int r = 0; r < R; r++) some[r] = product<BITS>(packed, x.codes(row + r) + at * Rounded<BITS>::STRIDE);
+      }
+      at++;
+      if constexpr (BITS == 8) {
+        I more[R];
+        for (int r = 0; r < R; r++) more[r] = no_bits();
         if (at * REGISTER < bytes) {
-          ahead(codes + at * REGISTER);
-          const I packed = some_bytes(codes + at * REGISTER, bytes - at * REGISTER);
-          for (int r = 0; r < R; r++) some[r] = product<BITS>(packed, x.codes(row + r) + at * Rounded<BITS>::STRIDE);
+          const I packed = some_bytes(w + at * REGISTER, bytes - at * REGISTER);
+          ahead(w + at * REGISTER);
+          for (int r = 0; r < R; r++) more[r] = product<BITS>(packed, x.codes(row + r) + at * Rounded<BITS>::STRIDE);
         }
         at++;
-        if constexpr (BITS == 8) {
-          I more[R];
-          for (int r = 0; r < R; r++) more[r] = no_bits();
-          if (at * REGISTER < bytes) {
-            const I packed = some_bytes(codes + at * REGISTER, bytes - at * REGISTER);
-            ahead(codes + at * REGISTER);
-            for (int r = 0; r < R; r++) more[r] = product<BITS>(packed, x.codes(row + r) + at * Rounded<BITS>::STRIDE);
-          }
-          at++;
-          for (int r = 0; r < R; r++) some[r] = quads(some[r], more[r]);
-        }
-        for (int r = 0; r < R; r++) {
-          if (v == 0 || v == 2) first[r] = some[r];
-          if (v == 1) low[r] = words(first[r], some[r]);
-          if (v == 3) sum[j][r] = fma(floats(twos(low[r], words(first[r], some[r]))), own * load(x.scales(row + r) + b), sum[j][r]);
-        }
+        for (int r = 0; r < R; r++) some[r] = quads(some[r], more[r]);
+      }
+      for (int r = 0; r < R; r++) {
+        if (v == 0 || v == 2) first[r] = some[r];
+        if (v == 1) low[r] = words(first[r], some[r]);
+        if (v == 3) sum[r] = fma(floats(twos(low[r], words(first[r], some[r]))), own * load(x.scales(row + r) + b), sum[r]);
       }
     }
-  for (int j = 0; j < J; j++)
-    for (int r = 0; r < R; r++) out[j][r] = total(sum[j][r]);
+  }
+  for (int r = 0; r < R; r++) out[r] = total(sum[r]);
 }
 #else
-template <int BITS, int J, int R>
-static inline void dot(const u8* w, const u16* scales, i64, const Rounded<BITS>& x, i64 row, float (*out)[R]) {
-  static_assert(J == 1);
+template <int BITS, int R>
+static inline void dot(const u8* w, const u16* scales, const Rounded<BITS>& x, i64 row, float* out) {
   constexpr int MANY = (int)(LANES * GROUP / Rounded<BITS>::WEIGHTS), EACH = LANES / MANY;  // MANY: registers of LANES blocks.  EACH: blocks of a register
   const i64 bytes = (x.k * BITS + 7) / 8;
   V sum[R], scale[R];
@@ -151,7 +144,7 @@ static inline void dot(const u8* w, const u16* scales, i64, const Rounded<BITS>&
       from = plus(from, ints(EACH));
     }
   }
-  for (int r = 0; r < R; r++) out[0][r] = total(sum[r]);
+  for (int r = 0; r < R; r++) out[r] = total(sum[r]);
 }
 #endif
 
@@ -166,25 +159,14 @@ struct BlockLinear {
   FIELDS(w, scales, x, y, bias, rows, n, k)
 };
 
-// Rows of w that take turns: on two Sapphire Rapids cores a row of int8 went from 24 and 28 GB/s to 27 and 31 (k = 896 and 4,864), one of int4 and more rows of x lost.
-template <int BITS, int R>
-constexpr int TURNS = BYTE_TILES && BITS == 8 && R == 1 ? 2 : 1;
-// Compute column from `from` on, and the J - 1 others of each, `apart` columns from one to the next.
-template <int BITS, int J, class T, int R>
-static void block_columns(const BlockLinear<T>& a, const Rounded<BITS>& x, i64 row, i64 from, i64 apart) {
-  const i64 bytes = (a.k * BITS + 7) / 8;
-  float out[J][R];
-  for (i64 i = from; i < from + apart; i++) {
-    dot<BITS, J, R>(a.w + i * bytes, a.scales + i * x.blocks, apart, x, row, out);
-    for (i64 s = 0, j = i; s < J; s++, j += apart)
-      for (int r = 0; r < R; r++) put(a.y + (row + r) * a.n + j, a.bias ? out[s][r] + get(a.bias + j) : out[s][r]);
-  }
-}
 template <int BITS, class T, int R>
 static void block_tile(const BlockLinear<T>& a, const Rounded<BITS>& x, i64 row, i64 from, i64 to) {
-  const i64 apart = (to - from) / TURNS<BITS, R>;
-  block_columns<BITS, TURNS<BITS, R>, T, R>(a, x, row, from, apart);
-  block_columns<BITS, 1, T, R>(a, x, row, from + apart * TURNS<BITS, R>, to - from - apart * TURNS<BITS, R>);
+  const i64 bytes = (a.k * BITS + 7) / 8;
+  float out[R];
+  for (i64 j = from; j < to; j++) {
+    dot<BITS, R>(a.w + j * bytes, a.scales + j * x.blocks, x, row, out);
+    for (int r = 0; r < R; r++) put(a.y + (row + r) * a.n + j, a.bias ? out[r] + get(a.bias + j) : out[r]);
+  }
 }
 // Compute columns [from, to) of the rows from `row` on, tile by tile.
 template <int BITS, class T>
