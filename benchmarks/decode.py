@@ -27,6 +27,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 import transformers
@@ -35,7 +36,7 @@ from shapes import GGUF, SHAPES, WeightFormat, gguf_file
 from pellucid import config as c
 from pellucid import huge_pages
 from pellucid.bench.machine import cpu
-from pellucid.bench.machine_limits import reading, timed
+from pellucid.bench.machine_limits import reading
 from pellucid.bench.peers import Turn, llama_turn, our_turn, their_turn
 from pellucid.engine.engine import Engine
 from pellucid.engine.forward import Forward
@@ -104,20 +105,30 @@ def outside(engine: Engine, ids: list[int], new: int) -> dict[str, dict[str, flo
 
 
 def beside(engine: Engine, ids: list[int], new: int, sampling: Sampling, burst: int) -> float:
-    """Seconds of a token beside its plan, the median: a step or a burst, and at once its plan alone as often, which changes nothing."""
+    """Seconds of a token beside the native call that replays its plan, the median. A burst's call chooses tokens too."""
     limits, engine.limits = engine.limits, replace(engine.limits, burst=burst)
     engine.submit(Request(tuple(ids), new, sampling))
-    seconds = list[float]()
+    seconds, inside = list[float](), list[float]()
+
+    def within(call: Any) -> Any:
+        def run(self: native.Plan, *given: Any) -> Any:
+            began = time.perf_counter()
+            out = call(self, *given)
+            inside.append(time.perf_counter() - began)
+            return out
+
+        return run
+
     for _ in range(3):  # the prompt, and a step that records a plan if there is none yet
         engine.step()
-    plan = cast(Forward, engine.run).plans.buffers[1].plan
-    while plan is not None and not engine.idle:
-        began = time.perf_counter()
-        tokens = len(engine.step())
-        whole = time.perf_counter() - began
-        if not engine.idle:  # the last one also gives pages back
-            seconds.append((whole - sum(timed(plan.replay) for _ in range(tokens))) / tokens)
-    list(engine.outputs())
+    with patch.object(native.Plan, "replay", within(native.Plan.replay)), patch.object(native.Plan, "burst", within(native.Plan.burst)):
+        while not engine.idle:
+            inside.clear()
+            began = time.perf_counter()
+            tokens = len(engine.step())
+            whole = time.perf_counter() - began
+            if inside and not engine.idle:  # the last one also gives pages back
+                seconds.append((whole - sum(inside)) / tokens)
     engine.limits = limits
     return statistics.median(seconds) if seconds else math.nan
 
