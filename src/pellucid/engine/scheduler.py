@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pellucid.engine.bursts import STEPS
 from pellucid.engine.requests import Sequence
 
 
@@ -26,7 +27,7 @@ class SchedulerLimits:
     running: int = 64
     waiting: int = 1024
     whole_prompts: bool = False
-    burst: int = 32
+    burst: int = STEPS
     stall: float | None = None
 
 

@@ -13,7 +13,7 @@ template <int BITS>
 struct BlockRows {
   const u8* w;
   const u16* scales;
-  i64 n, k;
+  i64 k;
   u16* near;
   i64 bytes() const { return (k * BITS + 7) / 8; }
   void prefetch(i64 row, i64 i) const {
@@ -78,16 +78,10 @@ template <int BITS, class T>
 static void block_many(const BlockMany<T>& a, Work& work) {
   const i64 most = parts(parts(a.k, STEP), parts(a.k, NEAR_K)) * STEP * PAIR_OF_TILES / 2;
   float* space = scratch(waiting_cells(a.rows, a.chunk()) + most);
-  shared_tiles(a, BlockRows<BITS>{a.w, a.scales, a.n, a.k, (u16*)space}, a.x, space + most, work);
+  shared_tiles(a, BlockRows<BITS>{a.w, a.scales, a.k, (u16*)space}, a.x, space + most, work);
 }
 
-// ---- pack_tiles: weave the rows of x as bf16
-template <class T>
-static i64 pack_tiles_pieces(const Pack<T>& a) {
-  return tile_groups(a.rows);
-}
-template <class T>
-static void pack_tiles(const Pack<T>& a, Work& work) {
-  weave_groups(a, work);
-}
+// ---- pack_tiles: weave the rows of x, in float, as bf16
+static i64 pack_tiles_pieces(const Pack<float>& a) { return tile_groups(a.rows); }
+static void pack_tiles(const Pack<float>& a, Work& work) { weave_groups(a, work); }
 #endif

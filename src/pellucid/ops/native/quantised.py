@@ -13,8 +13,7 @@ from torch import Tensor
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.native import library
 from pellucid.ops.native.library import HALF, call, fresh, most
-from pellucid.ops.native.twins import ROUTED, ROWS, address, count, fits, meets, numbers, packed_once
-from pellucid.ops.precision import wide
+from pellucid.ops.native.twins import ROUTED, ROWS, address, count, fits, meets, numbers, packed, packed_once
 
 BLOCK_ROWS, TILED = 64, 256  # rows of x in a call, which reads the weight once; and where tiles multiply it, which read it from a panel
 CACHED = 3 << 19  # bytes of x that a core keeps beside the panel
@@ -73,11 +72,7 @@ def many_blocks(x: Tensor, weight: Blocks, bias: Tensor | None) -> Tensor:
 
 def pack_tiles(x: Tensor) -> Tensor:
     """Pack the rows of x [... in], rounded to bf16, for the tiles of `many_blocks`."""
-    assert library.lib is not None
-    rows, k = count(x), x.shape[-1]
-    y = fresh((library.lib.packed(rows, k, HALF[torch.bfloat16]),), wide(x.dtype))
-    call("pack_tiles", HALF[x.dtype], (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), rows=rows, k=k)
-    return y
+    return packed(x, torch.bfloat16)
 
 
 def fits_experts_blocks(rows: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> bool:

@@ -120,10 +120,17 @@ def packed_once(x: Tensor, pack: Callable[[Tensor], Tensor]) -> Tensor:
 
 def pack(x: Tensor) -> Tensor:
     """Pack the rows of x [... in] for the kernel of many rows."""
+    return packed(x, x.dtype)
+
+
+def packed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Pack the rows of x [... in] for the kernel of many rows in `dtype`: its own, or bf16 where that is multiplied in tiles."""
     assert library.lib is not None
-    rows, k, half = count(x), x.shape[-1], HALF[x.dtype]
-    y = fresh((library.lib.packed(rows, k, half),), wide(x.dtype))
-    call("pack", half, (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), rows=rows, k=k)
+    rows, k = count(x), x.shape[-1]
+    y = fresh((library.lib.packed(rows, k, HALF[dtype]),), wide(x.dtype))
+    call(
+        "pack" if dtype is x.dtype else "pack_tiles", HALF[x.dtype], (x,), (y,), x=x.data_ptr(), to=y.data_ptr(), rows=rows, k=k
+    )  # fmt: skip
     return y
 
 
