@@ -12,6 +12,7 @@ from pellucid import catalog
 from pellucid.api.model import specimens
 from pellucid.counting import summary
 from pellucid.documents.amount import Amount, figures, scaled
+from pellucid.documents.count import training_bounds
 from pellucid.families import known
 from pellucid.messages import phrases
 from pellucid.terminal import verdict
@@ -119,6 +120,35 @@ def judge_verdict(capsys: Captured, model: str, options: str, fits: bool, langua
     assert "largest_batch" not in report or any_of(report["largest_batch"]) in first
     by = {one: sum(p["seconds"] for p in phase["parts"] if p["sets"] == one) for one in ("compute", "bandwidth")}
     assert first.rstrip(".").endswith(phrases(language)["count." + max(by, key=lambda one: by[one])])
+
+
+TRAINED = [
+    ("qwen2.5-0.5b", "--device h100", True), ("llama-3.1-8b", "--device h100", False),
+    ("llama-3.1-8b", "--device h100 --shards 8", True), ("llama-3.1-8b", "--device h100 --ranks tp=2", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "options", "fits"), TRAINED)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_verdict_on_training_stands_first(
+    model: str, options: str, fits: bool, language: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --train, before that on serving; it has the numbers of the block below it and of the JSON."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def holds() -> bool:
+        command = ["count", model, "--train", *options.split(), "--lang", language]
+        first, second = run(capsys, *command)[1].splitlines()[1:3]
+        report = json.loads(run(capsys, *command, "--json")[1])["training_bounds"]
+        numbers = [scaled(report["held"], "B"), scaled(report["memory"], "B")]
+        numbers += [figures(report["tokens_per_second"]), str(Amount(report["seconds"], "s"))] if fits else []
+        words = {"en": ("a step of training does not fit", "a step of training fits"), "zh": ("放不下一步训练", "放得下一步训练")}
+        told = words[language][fits] in first and all(n in first for n in numbers)
+        return report["fits"] is fits and told and say_in(language, True) in second
+
+    assert holds()
+    with swapped(verdict, "training_bounds", lambda bill, view: training_bounds(bill, view) | {"held": 1, "fits": not fits}):
+        assert not holds()
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

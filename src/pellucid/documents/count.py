@@ -120,10 +120,9 @@ def document(bill: Bill, scenario: Scenario = Scenario()) -> dict[str, Any]:
         ]
     if (way := way_over(bill, scenario)) is not None:
         out["notes"] = [*bill.notes, *trained_in(bill, way, scenario)]
-        cost = training(bill, way)
-        out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in cost.items()}
-        if device is not None and counted_over(way, scenario):
-            out["training_bounds"] = training_bounds(bill, way, device, scenario, cost)
+        out["training"] = {name: {"value": int(n), "formula": n.formula} for name, n in training(bill, way).items()}
+        if report := training_bounds(bill, scenario):
+            out["training_bounds"] = report
     if scenario.split is not None:
         out["ranks"] = over(bill, scenario.split, scenario.hour)
         if of_rank := trained_on_ranks(bill, scenario):
@@ -195,9 +194,15 @@ def bounds(bill: Bill, hour: float | None = None) -> dict[str, Any]:
     return out
 
 
-def training_bounds(bill: Bill, way: Way, device: Device, scenario: Scenario, cost: Mapping[str, Number]) -> dict[str, Any]:
-    """Return whether a step of training fits a device, its best time, and the price of a million tokens."""
-    best = training_pace(bill, way, device, scenario.efficiency, cost)
+def training_bounds(bill: Bill, scenario: Scenario) -> dict[str, Any]:
+    """Return whether the scenario's step of training fits the bill's device, its best time, and the price of a million tokens.
+
+    An empty dict if there is no such step or device, or the step is not counted over the ranks.
+    """
+    way, device = way_over(bill, scenario), device_of(bill)
+    if way is None or device is None or not counted_over(way, scenario):
+        return {}
+    best = training_pace(bill, way, device, scenario.efficiency, training(bill, way))
     out: dict[str, Any] = about(device) | {
         "held": best.rank_bytes, "fits": best.fits, "seconds": best.seconds, "tokens_per_second": best.rate, "sets": best.sets,
     }  # fmt: skip

@@ -22,7 +22,7 @@ from pellucid.terminal.columns import bytes_in, window
 from pellucid.terminal.draft_lines import draft_lines
 from pellucid.terminal.table import Column, clipped, prose, table, titled
 from pellucid.terminal.training_and_ranks import PHASES, largest, over_ranks, phase_of, trained
-from pellucid.terminal.verdict import verdict
+from pellucid.terminal.verdict import training_verdict, verdict
 
 BOOKS = {"attention": "count.book.attention", "model": "count.book.model", "token": "count.book.token"}
 BECAUSE = {"scores": "count.because.scores", "states": "count.because.states", "idle": "count.because.idle"}
@@ -39,7 +39,7 @@ def drawn(bill: Bill, width: int, view: Scenario = Scenario()) -> list[Text]:  #
         blocks.append(over_ranks(bill, view, view.split, on_ranks, width))
     if view.draft is not None:
         blocks.append(draft_lines(drafted(Drafted(bill, view.draft, MOST), view.accepted), width))
-    out = [*head(bill, width), *verdict(bill, view, on_one or on_ranks, width)]
+    out = [*head(bill, width), *training_verdict(bill, view, width), *verdict(bill, view, on_one or on_ranks, width)]
     for block in blocks:
         out += [Text(), *block] if block else []
     return clipped(out, width)

@@ -10,7 +10,7 @@ from pellucid.counting.bounds import parts
 from pellucid.counting.ranks import Split, ranks, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents.amount import Amount, figures, scaled
-from pellucid.documents.count import Scenario, counted_over, device_of, trained_in, trained_on_ranks, training_bounds, way_over
+from pellucid.documents.count import Scenario, device_of, trained_in, trained_on_ranks, training_bounds, way_over
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal import bounds as drawing
@@ -63,7 +63,7 @@ def row(name: str, n: Number, unit: str) -> list[Cell]:
 def trained(bill: Bill, way: Way, view: Scenario, width: int) -> list[Text]:
     """Write the memory and FLOPs of one training step, and on a device whether it fits, its best time and its price."""
     way = way_over(bill, view) or way
-    cost, device = training(bill, way), device_of(bill)
+    cost = training(bill, way)
     s, sizes = bill.setting, {"ranks": way.shards * way.split.ranks}
     title = "count.train" if way.split.ranks == 1 else "count.train.of_rank"
     out = [Text(say(title, context=count(s.context), batch=count(s.batch), **sizes), "bold")]
@@ -73,8 +73,8 @@ def trained(bill: Bill, way: Way, view: Scenario, width: int) -> list[Text]:
         *table([*headed(say("count.head.memory"), say("count.head.amount"), say("count.head.formula")), *memory], COLUMNS),
         *table([*headed(say("count.head.work"), say("count.head.amount"), say("count.head.formula")), *worked], COLUMNS),
     ]
-    if device is not None and counted_over(way, view):
-        out += on_device(training_bounds(bill, way, device, view, cost), view, width, way)
+    if report := training_bounds(bill, view):
+        out += on_device(report, view, width, way)
     out += [line for note in trained_in(bill, way, view) for line in prose(note, width)]
     out += prose(say("count.train.note"), width, "dim")
     return out + (prose(say("count.train.difference"), width, "dim") if "flops.idle" in cost else [])

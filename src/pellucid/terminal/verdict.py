@@ -7,7 +7,7 @@ from rich.text import Text
 
 from pellucid.counting import Bill
 from pellucid.documents.amount import Amount, figures, scaled
-from pellucid.documents.count import Scenario, device_of
+from pellucid.documents.count import Scenario, device_of, training_bounds, way_over
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal.bounds import SETS, set_by
@@ -33,6 +33,27 @@ def verdict(bill: Bill, view: Scenario, report: Mapping[str, Any], width: int) -
         parts.append(say("count.verdict.users", users=any_of(report["largest_batch"]), context=count(bill.setting.context)))
     parts.append(pace(report))
     return prose(" · ".join(parts), width, "bold green")
+
+
+def training_verdict(bill: Bill, view: Scenario, width: int) -> list[Text]:
+    """Write the verdict on a step of training, which is none without one or without a device."""
+    if not (report := training_bounds(bill, view)):
+        return []
+    way, on = way_over(bill, view), report["device"]
+    ranks = 1 if way is None else way.shards * way.split.ranks
+    if ranks > 1:
+        on = say("count.verdict.ranks", ranks=ranks, device=on)
+    fits = report["fits"]
+    out = say(
+        "count.verdict.step" if fits else "count.verdict.step_large",
+        device=on,
+        held=scaled(report["held"], "B"),
+        memory=scaled(report["memory"], "B"),
+        seconds=Amount(report["seconds"], "s"),
+        rate=figures(report["tokens_per_second"]),
+        sets=set_by(report["sets"]),
+    )
+    return prose(out, width, "bold green" if fits else "bold red")
 
 
 def pace(report: Mapping[str, Any]) -> str:
