@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from pellucid.api.model import Model
 from pellucid.engine import bursts
 from pellucid.engine.engine import Engine
 from pellucid.engine.engine_thread import EngineThread
@@ -53,9 +54,33 @@ def test_a_call_ends_a_burst(call: str) -> None:
     assert steps_before_answer(CALLS[call]) == 1 and steps_before_answer(lambda engine: None) == bursts.STEPS
 
 
-def test_time_ends_a_burst() -> None:
-    with swapped(bursts, "SECONDS", 0.0):
-        assert steps_before_answer(lambda engine: None) == 1
+def longest(*streamed: bool) -> int:
+    """Return the most steps of a burst of texts, of which some are streamed."""
+    engine, steps = Engine.of(tiny("llama", torch.float32), 400, SchedulerLimits(), 64), list[int]()
+    with counted(steps):
+        for i, each in enumerate(streamed):
+            engine.submit(Request((1, 2, 3 + i), 60, streamed=each))
+        list(engine.outputs())
+    return max(steps)
+
+
+@pytest.mark.parametrize("name", ["STREAMED", "COLLECTED"])
+def test_time_ends_a_burst(name: str) -> None:
+    """One streamed text is enough for short bursts; and without any, those that nobody reads along are long."""
+    with swapped(bursts, name, 0.0):
+        found = [longest(True), longest(False, True), longest(False), longest(False, False)]
+    short, long = [1, 1], [bursts.STEPS, bursts.STEPS]
+    assert found == (short + long if name == "STREAMED" else long + short)
+
+
+def test_who_waits_for_a_text_lets_bursts_be_long() -> None:
+    """`generate` returns texts at their ends, `stream` yields tokens."""
+    model, steps = Model("tiny", tiny("llama", torch.float32), None, {}, None), list[int]()  # type: ignore[arg-type]
+    with counted(steps), swapped(bursts, "STREAMED", 0.0):
+        model.generate([1, 2, 3], 60, eos=None)
+        long, steps[:] = max(steps), []
+        list(model.stream([1, 2, 3], 60, stops=()))
+    assert long == bursts.STEPS and max(steps) == 1
 
 
 def test_a_watch_sees_every_step() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from torch import Tensor
 
-from pellucid.engine.bursts import SECONDS
+from pellucid.engine.bursts import STREAMED
 from pellucid.engine.chunk_size import AGAIN, LEAST, ChunkSize
 from pellucid.engine.requests import Request, Sequence
 from pellucid.engine.scheduler import SchedulerLimits
@@ -73,7 +73,7 @@ MACHINES = [(0.045, 0.0, 0.0009), (0.045, 0.02, 0.0003), (0.001, 0.005, 0.0004),
 
 def most(step: float) -> float:
     """Return the seconds that the limit allows a step with a chunk."""
-    return STALL * max(step, SECONDS)
+    return STALL * max(step, STREAMED)
 
 
 @pytest.mark.parametrize(("step", "more", "row"), MACHINES)

@@ -9,7 +9,7 @@ import torch
 
 from openai_served import OpenAiServed, long_folder, openai_served
 from pellucid.api.model import Model, load
-from pellucid.engine import engine
+from pellucid.engine import bursts, engine
 from pellucid.engine.prefix_cache import PrefixCache
 from pellucid.engine.requests import Output, Token
 from pellucid.ops import native
@@ -20,6 +20,7 @@ from pellucid.tokenizer.pieces import Stream
 from pellucid.tokenizer.tokenizer import Tokenizer
 from small_tokenizers import byte_level
 from spaced import spaced_folder
+from test_bursts import counted
 from tiny import swapped
 
 MODEL = "pellucid/capitals-llama"
@@ -113,17 +114,23 @@ def test_stop_strings(server: OpenAiServed, model: Model) -> None:
 @pytest.mark.skipif(not native.available(), reason="no kernels here")
 def test_stop_strings_take_single_steps(server: OpenAiServed) -> None:
     """A reader may end such a text at any token, so that none is computed behind it; other texts take bursts."""
-    honest, steps = native.Plan.burst, list[int]()
-
-    def burst(plan: native.Plan, words: Any) -> int:
-        steps.append(honest(plan, words))
-        return steps[-1]
-
-    with swapped(native.Plan, "burst", burst):
+    steps = list[int]()
+    with counted(steps):
         server.complete(PROMPT, stop="no such text", max_tokens=12, ignore_eos=True)
         assert not steps
         server.complete(PROMPT, max_tokens=12, ignore_eos=True)
     assert steps
+
+
+@pytest.mark.skipif(not native.available(), reason="no kernels here")
+def test_an_answer_that_is_not_streamed_takes_long_bursts(server: OpenAiServed) -> None:
+    """Its tokens are sent at its end; those of a stream come as they are chosen."""
+    steps = list[int]()
+    with swapped(bursts, "STREAMED", 0.0), counted(steps):
+        server.complete(PROMPT, max_tokens=24, ignore_eos=True)
+        longest, steps[:] = max(steps), []
+        server.stream(PATH, prompt=PROMPT, max_tokens=24, ignore_eos=True)
+    assert longest > 1 and max(steps) == 1
 
 
 def test_stop_strings_mutant(server: OpenAiServed, model: Model) -> None:

@@ -214,7 +214,7 @@ class Model(Placed, Adapting, Shown):
         how = Sampling(temperature, top_k, top_p, min_p, repetition, presence, frequency, bias or {}, seed)
         prompts = self.prompts(ids, padding, attention_mask)
         out: list[list[int]] = [[] for _ in prompts]
-        modes: Any = {"deterministic": deterministic, "speculate": speculate, "draft": draft, "kv": kv}
+        modes: Any = {"deterministic": deterministic, "speculate": speculate, "draft": draft, "kv": kv, "streamed": False}
         for output in self.stream(prompts, max_new_tokens, how, stops, **modes):
             out[output.request] += [] if output.token is None else [output.token.id]
         if isinstance(ids, Tensor):
@@ -263,33 +263,31 @@ class Model(Placed, Adapting, Shown):
         speculate: bool = False,
         draft: "Model | None" = None,
         kv: str | None = None,
+        streamed: bool = True,
     ) -> Iterator[Output]:
         """Yield the outputs of `generate` token by token; `request` counts the prompts, of ids or texts.  stops: ids that end a text.
 
-        cached: see engine.generation.generate.  deterministic, kv: see Engine.of.  n, logprobs, speculate: see engine.requests.Request.
+        cached: see engine.generation.generate.  deterministic, kv: see Engine.of.  n, logprobs, speculate, streamed: see Request.
         draft: see api.draft_model; with one, the text speculates. A UseError if it or this model cannot.
         """
         proposes = draft_for(self, draft) if speculate or draft is not None else None
         stops = self.stops if stops is OWN else stops
-        requests = self.requests(self.prompts(prompts), max_new_tokens, sampling, stops, n, logprobs, speculate or draft is not None)
+        how: Any = {"n": n, "logprobs": logprobs, "speculate": speculate or draft is not None, "streamed": streamed}
+        requests = self.requests(self.prompts(prompts), max_new_tokens, sampling, stops, **how)
         return generate(self.module, requests, self.engines, cached, deterministic, proposes, kv)
 
     def requests(
-        self,
-        prompts: Sequence[Sequence[int]],
-        new: int,
-        sampling: Sampling = GREEDY,
-        stops: Iterable[int] = (),
-        n: int = 1,
-        logprobs: int | None = None,
-        speculate: bool = False,
+        self, prompts: Sequence[Sequence[int]], new: int, sampling: Sampling = GREEDY, stops: Iterable[int] = (), **how: Any
     ) -> list[Request]:
-        """Return the engine's requests for these prompts, sources of an encoder-decoder. Each samples by a seed of its own."""
+        """Return the engine's requests for these prompts, sources of an encoder-decoder. Each samples by a seed of its own.
+
+        how: more fields of Request.
+        """
         requests = []
         for i, prompt in enumerate(prompts):
             own = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i)
             text, source = (tuple(prompt), None) if self.config.starts is None else ((self.config.starts,), tuple(prompt))
-            requests.append(Request(text, new, own, frozenset(stops), n, logprobs, source=source, speculate=speculate))
+            requests.append(Request(text, new, own, frozenset(stops), source=source, **how))
         return requests
 
     def ids(self, text: str) -> list[int]:

@@ -4,8 +4,8 @@
     a burst   plan, choice, plan, choice, plan, choice | Python
 
 A burst ends before a choice that ends a text or that the kernel is not sure of, which is then made as that of a single step, and after
-the step in which another thread calls. So it changes no text and delays no call by more than a step; tokens come a few at a time, those of
-SECONDS at most.
+the step in which another thread calls. So it changes no text and delays no call by more than a step. A text that is read while it is
+written gets the tokens of STREAMED at a time, others those of COLLECTED.
 """
 
 from collections.abc import Sequence as Texts
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pellucid.engine.plans import StepBuffers
 
 STEPS = 32  # of one burst
-SECONDS = 0.1  # no step of a burst begins later, so that a slow model's text does not come in jerks
+STREAMED = 0.1  # seconds: no step of a burst begins later, so that a slow model's text does not come in jerks
+COLLECTED = 1.0  # the same where no text is streamed: Ctrl-C waits for the end of a burst
 
 
 def steps_alone(s: Sequence, speculates: bool) -> int:
@@ -69,7 +70,7 @@ class Burst:
         self.words = {name: t.data_ptr() for name, t in zip(names, (*tensors, logits), strict=True)} | {
             "out": self.out.ctypes.data, "interrupt": interrupt.ctypes.data, "draws": self.list.ctypes.data,
             "draw_calls": 2 * len(self.draws), "rows": n, "width": logits.shape[1], "half": HALF[logits.dtype],
-            "nanoseconds": int(SECONDS * 1e9),
+            "nanoseconds": int(1e9 * (STREAMED if any(s.request.streamed for s in texts) else COLLECTED)),
         }  # fmt: skip
 
     def serves(self, texts: Texts[Sequence]) -> bool:

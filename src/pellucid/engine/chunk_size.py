@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from pellucid.engine.bursts import SECONDS
+from pellucid.engine.bursts import STREAMED
 from pellucid.engine.requests import Sequence
 
 LEAST = 8  # rows
@@ -55,7 +55,7 @@ class ChunkSize:
             return 0
         if self.row is None:
             return LEAST
-        spare = MARGIN * (self.stall * max(self.decode, SECONDS) - self.decode)
+        spare = MARGIN * (self.stall * max(self.decode, STREAMED) - self.decode)
         most = min(2 * self.largest, self.most)  # at most doubled: how a row's time grows is not known beyond
         return max(LEAST, int(spare / self.row)) if most * self.row > spare else most
 

@@ -45,6 +45,7 @@ class Request:
     least: new tokens before a stop may come.  priority: a waiting request with a smaller one begins earlier.
     watched: a watch of its text, which EngineThread opens. Its prompt runs in one step, and reads no stored rows.
     stepwise: no bursts, since its reader may end it after any token.
+    streamed: its tokens are read as they come. False: a burst may keep them for longer (see bursts.py).
     speculate: propose tokens, from the text itself or by the engine's draft, so that a step may give it several; the text stays the same.
     """
 
@@ -62,6 +63,7 @@ class Request:
     watched: "WatchedText | None" = None
     speculate: bool = False
     stepwise: bool = False
+    streamed: bool = True
 
     @property
     def budget(self) -> int:

@@ -169,6 +169,7 @@ def requests_of(
             priority=priority or 0,
             speculate=served.speculate,
             stepwise=bool(fields.stops()),  # the reader of the text cancels it when it meets one
+            streamed=fields.truth("stream"),
         )
         out.append(request if constraint is None else replace(request, constraint=constraint.copy()))
     return out
