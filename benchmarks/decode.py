@@ -100,14 +100,15 @@ def ratios(seen: dict[str, list[tuple[float, float]]], part: int) -> dict[str, f
 
 def outside(engine: Engine, ids: list[int], new: int) -> dict[str, dict[str, float]]:
     """Seconds of a token beside its kernels, by the way to choose it and to run steps."""
-    ways = {"single": 1, "burst": SchedulerLimits().burst}
-    return {choice: {way: beside(engine, ids, new, s, burst) for way, burst in ways.items()} for choice, s in CHOICES.items()}
+    most = SchedulerLimits().burst
+    ways = {"single": (1, False), "streamed burst": (most, True), "burst": (most, False)}
+    return {choice: {way: beside(engine, ids, new, s, *how) for way, how in ways.items()} for choice, s in CHOICES.items()}
 
 
-def beside(engine: Engine, ids: list[int], new: int, sampling: Sampling, burst: int) -> float:
-    """Seconds of a token beside the native call that replays its plan, the median. A burst's call chooses tokens too."""
+def beside(engine: Engine, ids: list[int], new: int, sampling: Sampling, burst: int, streamed: bool) -> float:
+    """Seconds of a token beside the native call that replays its plan, the median. A burst's call chooses tokens too; see Request."""
     limits, engine.limits = engine.limits, replace(engine.limits, burst=burst)
-    engine.submit(Request(tuple(ids), new, sampling))
+    engine.submit(Request(tuple(ids), new, sampling, streamed=streamed))
     seconds, inside = list[float](), list[float]()
 
     def within(call: Any) -> Any:

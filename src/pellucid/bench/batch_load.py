@@ -61,7 +61,7 @@ def mixed(count: int, vocab: int, read: int, written: int, seed: int = 0) -> lis
     """Return `count` greedy requests of random tokens: `read` prompt tokens and `written` new tokens in all."""
     rng = random.Random(seed)
     lengths = zip(shares(read, count, seed), shares(written, count, seed + 1), strict=True)
-    return [Request(tuple(rng.randrange(vocab) for _ in range(n)), new) for n, new in lengths]
+    return [Request(tuple(rng.randrange(vocab) for _ in range(n)), new, streamed=False) for n, new in lengths]
 
 
 def batch_load(model: Decoder, count: int, clock: Clock = time.perf_counter, progress: Progress = lambda done, total: None) -> BatchLoad:

@@ -78,7 +78,7 @@ def our_turn(engine: Engine, ids: Sequence[int], new: int) -> Turn:
 
     def turn() -> tuple[list[int], float, float]:
         began = time.perf_counter()
-        engine.submit(Request(tuple(ids), new))
+        engine.submit(Request(tuple(ids), new, streamed=False))
         out = list[Any]()
         while not out:  # a prompt longer than a step's rows
             out += engine.step()
