@@ -9,9 +9,11 @@ import torch
 from pellucid.bench.idle import Watchman
 from pellucid.engine import thread_choice
 from pellucid.engine.engine import Engine
+from pellucid.engine.forward import Forward
 from pellucid.engine.requests import Request
 from pellucid.engine.thread_choice import ThreadChoice, numbers
 from pellucid.ops import native
+from test_bursts import counted
 from test_plan import needs_kernels
 from tiny import tiny
 
@@ -24,7 +26,7 @@ class Machine:
     def __init__(self, share: float, cost: Cost) -> None:
         self.now, self.share, self.cost = 0.0, share, cost
 
-    def others(self) -> float:
+    def until(self, later: object) -> float:
         return self.share
 
     def steps(self, choice: ThreadChoice, count: int, rows: int = 1) -> list[int]:
@@ -118,3 +120,20 @@ def test_only_steps_of_a_plan_are_measured(monkeypatch: pytest.MonkeyPatch) -> N
     assert not noted
     list(engine.outputs())
     assert len(noted) == 18
+
+
+@needs_kernels
+def test_numbers_are_tried_in_single_steps() -> None:
+    """A burst may last a second, and a number is known after a few steps."""
+
+    def longest(trials: dict[int, list[float]]) -> int:
+        engine, steps = Engine.of(tiny("llama", torch.float32), 200, size=8), list[int]()
+        engine.submit(Request((5, 3, 80, 7), 40))
+        for _ in range(3):
+            engine.step()
+        cast(Forward, engine.run).threads.trials = trials
+        with counted(steps):
+            list(engine.outputs())
+        return max(steps, default=1)
+
+    assert longest({4: [], 2: [], 1: []}) == 1 < longest({})

@@ -37,15 +37,18 @@ class Watchman:
     """A reader of the system's processor times, when it is made and when asked; what was not this process's is others'."""
 
     began: tuple[float, float] | None = field(default_factory=lambda: used())
-    own: float = field(default_factory=time.process_time)
+    own: float = field(default_factory=lambda: time.process_time())
 
     def others(self) -> float | None:
-        """Return the share of the processors' time that other processes took since."""
-        now, own = used(), time.process_time() - self.own
-        if self.began is None or now is None or now[1] <= self.began[1]:
+        """Return the share of the processors' time that other processes took since it was made."""
+        return self.until(Watchman())
+
+    def until(self, later: "Watchman") -> float | None:
+        """Return the share that they took until `later` was made."""
+        if self.began is None or later.began is None or later.began[1] <= self.began[1]:
             return None
-        busy, total = (b - a for a, b in zip(self.began, now, strict=True))
-        return min(1.0, max(0.0, busy - own) / total)
+        busy, total = (b - a for a, b in zip(self.began, later.began, strict=True))
+        return min(1.0, max(0.0, busy - (later.own - self.own)) / total)
 
     def verdict(self, limits: "MachineLimits") -> Idle:
         """Return the verdict on a measurement that ends now."""

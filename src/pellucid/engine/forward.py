@@ -52,7 +52,9 @@ class Forward:
         return out
 
     def ready(self, n: int) -> bool:
-        """True if a burst of steps of n sequences that decode may run."""
+        """True if a burst of steps of n sequences that decode may run. While numbers of threads are tried, each step runs alone."""
+        if self.threads.trials:
+            return False
         return self.plans.ready(n) if n <= native.ROWS else self.chunk_plans.ready(n)
 
     def rows(self, chunks: Mapping[Sequence, int]) -> dict[Sequence, Tensor]:

@@ -60,8 +60,8 @@ class ThreadChoice:
 
     def read_share(self) -> None:
         """Ask the system what others took since the last look: begin to measure on a busy machine, use all threads on a quiet one."""
-        self.share = self.reader.others() or 0.0
-        self.reader, self.due = self.watchman(), self.clock() + LOOK
+        now = self.watchman()
+        self.share, self.reader, self.due = self.reader.until(now) or 0.0, now, self.clock() + LOOK
         if self.share <= BUSY:
             self.fastest, self.trials = None, {}
         elif not self.trials:
