@@ -143,8 +143,8 @@ def test_the_verdict_on_training_stands_first(
         numbers = [scaled(report["held"], "B"), scaled(report["memory"], "B")]
         numbers += [figures(report["tokens_per_second"]), str(Amount(report["seconds"], "s"))] if fits else []
         words = {"en": ("a step of training does not fit", "a step of training fits"), "zh": ("放不下一步训练", "放得下一步训练")}
-        told = words[language][fits] in first and all(n in first for n in numbers)
-        return report["fits"] is fits and told and say_in(language, True) in second
+        stands = words[language][fits] in first and all(n in first for n in numbers)
+        return report["fits"] is fits and stands and say_in(language, True) in second
 
     assert holds()
     with swapped(verdict, "training_bounds", lambda bill, view: training_bounds(bill, view) | {"held": 1, "fits": not fits}):

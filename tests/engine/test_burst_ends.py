@@ -66,11 +66,11 @@ def longest(*streamed: bool) -> int:
 
 @pytest.mark.parametrize("name", ["STREAMED", "COLLECTED"])
 def test_time_ends_a_burst(name: str) -> None:
-    """One streamed text is enough for short bursts; and without any, those that nobody reads along are long."""
+    """One streamed text is enough for short bursts; and without any, texts that are not streamed have long ones."""
     with swapped(bursts, name, 0.0):
-        found = [longest(True), longest(False, True), longest(False), longest(False, False)]
+        most = [longest(True), longest(False, True), longest(False), longest(False, False)]
     short, long = [1, 1], [bursts.STEPS, bursts.STEPS]
-    assert found == (short + long if name == "STREAMED" else long + short)
+    assert most == (short + long if name == "STREAMED" else long + short)
 
 
 def test_who_waits_for_a_text_lets_bursts_be_long() -> None:
