@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from playwright.sync_api import Browser, expect
 
 from browser import open_tab, serve_from_thread
+from kinds import KINDS
 from pellucid.api.count import count
 from pellucid.api.model import SPECIMENS
 from tiny import random_folder
@@ -65,6 +67,28 @@ def test_what_is_kept_is_told_and_counted(browser: Browser, served: tuple[str, P
         assert page.locator(".positions .summed").count() == (4 if name == "mamba" else 0)
         rows = page.locator("figure [data-rows]").evaluate_all("all => all.map(f => Number(f.dataset.rows))")
         assert rows == [3 if name == "lfm2" else 4]  # of the first block's convolution, of 8 that ran
+        tab.settle()
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.quick(2)
+def test_an_indexers_keys_are_kept(browser: Browser, tmp_path: Path, lang: str) -> None:
+    """Each attention that chooses its keys by an indexer keeps a key of it for every token; the bytes are the bill's."""
+    folder = tmp_path / "sparse"
+    fields = transformers.AutoConfig.for_model("deepseek_v32", **KINDS["deepseek_v32"].tiny | {"vocab_size": 8192}).to_dict()
+    random_folder(fields, folder, std=0.3)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SPECIMENS / "capitals-llama" / file, folder)
+    with serve_from_thread(str(folder), dtype="float32") as address, open_tab(browser, address) as tab:
+        tab.go(lang=lang, view="cache", prompt=PROMPT, steps=2, step=1)
+        tab.page.wait_for_selector("tr[data-step='1']")
+        kept = {"en": "latents and shared keys of 7 rows and indexers' keys of 7 rows", "zh": "7 行的潜变量和共享键和7 行的索引器键"}
+        assert kept[lang].replace(" ", "") in tab.page.locator("p.sentence").inner_text().replace(" ", "")
+        for step in range(2):
+            total = int(tab.page.get_attribute(f"tr[data-step='{step}'] [data-total]", "data-total") or 0)
+            assert total == int(count(folder, context=7 + step, dtype="float32", cache="float32")["cache.bytes"])
+        tab.page.click("tr[data-part='layers.0.attn.indexer'] button")
+        expect(tab.page.locator("figure [data-rows]")).to_have_attribute("data-rows", "8")
         tab.settle()
 
 

@@ -66,5 +66,7 @@ test("what is kept has its own names, and a step reads the rows that some part s
   const names = (tensors: Tensor[]): string[] => named(kept(tensors)).map(([key]) => key.replace("page.cache.of.", ""));
   expect([names(run(10)), names(mamba(10)), names(run(10).slice(2, 4)), names(run(10).slice(0, 2))]).toEqual([["keys", "states", "rows"], ["states", "rows"], ["rows"], ["keys"]]);
   expect(names([tensor("layers.0.attn.latent", "B T C", [1, 4, 8]), tensor("layers.0.attn.k_shared", "B T R", [1, 4, 2])])).toEqual(["latents"]);
+  const sparse = ["attn.latent", "attn.k_shared", "attn.indexer.q_rot", "attn.indexer.k_rot"].map((name, i) => tensor(`layers.0.${name}`, "B T C", [1, 4, 2 + i]));
+  expect([names(sparse), kept(sparse).map((k) => keptBytes(k, 4))]).toEqual([["latents", "indexes"], [4 * 5 * 4, 4 * 5 * 4]]);
   expect([run(10), mamba(10), run(10).slice(2, 4)].map((tensors) => [0, 2, 9].map((before) => readRows(kept(tensors), before)))).toEqual([[0, 2, 9], [0, 2, 2], [0, 2, 2]]);
 });

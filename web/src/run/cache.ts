@@ -1,4 +1,4 @@
-// What is kept for later tokens, from the tensors that ran: rotated keys and values, or a latent and its rotary key; a state and last rows.
+// What is kept for later tokens, from the tensors that ran: rotated keys and values, or a latent and its rotary key, and an indexer's own keys; a state and last rows.
 
 import type { MaskDocument } from "./documents";
 import type { Key } from "../messages";
@@ -6,7 +6,7 @@ import { split } from "./river";
 import { axes, together, type Step, type Tensor } from "./types";
 
 // what: the kind of what is kept of each row.  memory: kept once, of another text.  most: the rows that are kept at most, the last ones: of a convolution, a window or a chunk.  state: bytes that a text has at any length.
-export interface Kept { block: string; part: string; what: "keys" | "latents" | "rows"; tensors: Tensor[]; memory: boolean; most: number; state: number }
+export interface Kept { block: string; part: string; what: "keys" | "latents" | "indexes" | "rows"; tensors: Tensor[]; memory: boolean; most: number; state: number }
 
 // What queries may see, by the path of their attention.
 type Masks = Record<string, Pick<MaskDocument, "window" | "chunk">>;
@@ -18,17 +18,17 @@ export function kept(tensors: readonly Tensor[], masks: Masks = {}): Kept[] {
   const parts = new Map<string, Map<string, Tensor>>();
   for (const t of tensors) {
     const at = t.path.lastIndexOf("."), part = t.path.slice(0, at);
-    if (/\.(attn|cross|conv|delta|mamba)$/.test(`.${part}`)) parts.set(part, (parts.get(part) ?? new Map<string, Tensor>()).set(t.path.slice(at + 1), t));
+    if (/\.(attn|cross|indexer|conv|delta|mamba)$/.test(`.${part}`)) parts.set(part, (parts.get(part) ?? new Map<string, Tensor>()).set(t.path.slice(at + 1), t));
   }
   const out: Kept[] = [];
   for (const [part, own] of parts) {
     if (part.startsWith("encoder.")) continue;
     const latent = own.get("latent"), kind = part.slice(part.lastIndexOf(".") + 1);
-    const names = NAMES[kind]?.filter((n) => kind !== "mamba" || own.has(`${n}_sum`)) ?? (latent ? ["latent", "k_shared"] : [own.has("k_rot") ? "k_rot" : "k", "v"]);
+    const names = NAMES[kind]?.filter((n) => kind !== "mamba" || own.has(`${n}_sum`)) ?? (kind === "indexer" ? ["k_rot"] : latent ? ["latent", "k_shared"] : [own.has("k_rot") ? "k_rot" : "k", "v"]);
     const all = names.map((n) => own.get(n)).filter((t) => t !== undefined);
     const rows = (own.get("q_sum") ?? own.get("x_sum") ?? own.get("z"))?.settings.rows; // of a convolution
     const most = kind in NAMES ? (typeof rows === "number" ? rows : Infinity) : Math.min(masks[part]?.window ?? Infinity, masks[part]?.chunk ?? Infinity);
-    if (all.length > 0) out.push({ block: split(part)[0], part, what: kind in NAMES ? "rows" : latent ? "latents" : "keys", tensors: all, memory: !axes(all[0] as Tensor).includes("T"), most, state: state(own) });
+    if (all.length > 0) out.push({ block: split(part)[0], part, what: kind in NAMES ? "rows" : kind === "indexer" ? "indexes" : latent ? "latents" : "keys", tensors: all, memory: !axes(all[0] as Tensor).includes("T"), most, state: state(own) });
   }
   return out;
 }
@@ -48,6 +48,7 @@ export const keptBytes = (k: Kept, rows: number): number => (k.memory ? size(k) 
 // The names of all that is kept, and the same as what a later step reads of it.
 const NAMED: Record<Kept["what"] | "states", [Key, Key]> = {
   keys: ["page.cache.of.keys", "page.cache.of.keys.read"], latents: ["page.cache.of.latents", "page.cache.of.latents.read"],
+  indexes: ["page.cache.of.indexes", "page.cache.of.indexes.read"],
   states: ["page.cache.of.states", "page.cache.of.states"], rows: ["page.cache.of.rows", "page.cache.of.rows"],
 };
 export function named(all: readonly Kept[]): [Key, Key][] {
