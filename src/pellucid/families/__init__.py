@@ -36,6 +36,7 @@ NOT_FAMILIES = {
     ),
 }
 DASHED = {
+    "megatron_bert": "megatron-bert",
     "modernbert_decoder": "modernbert-decoder",
     "openai_gpt": "openai-gpt",
     "xlm_roberta": "xlm-roberta",

@@ -19,6 +19,12 @@ def ending(cfg: c.Config, head: bool, pooler: bool) -> c.Config:
     return replace(cfg, head=head, tied=head, head_bias=head, transform=ffn.act if head else None, pooler=pooler)
 
 
+def norms_first(cfg: c.Config, entry: bool = True) -> c.Config:
+    """Return `cfg` with norms before each part, and one behind all. entry: whether the embedding keeps its own."""
+    layers = tuple(replace(layer, order="pre") for layer in cfg.layers)
+    return replace(cfg, layers=layers, embed_norm=entry, final_norm=True)
+
+
 def embeddings(name: str) -> tuple[Rule, ...]:
     """Return the table of the embeddings; `name` is the model's in transformers."""
     return (
