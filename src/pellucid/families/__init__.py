@@ -39,6 +39,7 @@ DASHED = {
     "megatron_bert": "megatron-bert",
     "modernbert_decoder": "modernbert-decoder",
     "openai_gpt": "openai-gpt",
+    "roberta_prelayernorm": "roberta-prelayernorm",
     "xlm_roberta": "xlm-roberta",
 }  # {file: model type}, where a Python file cannot be named after its model type
 NO_PADDING = ("pad_token_id", -1)  # how the first conversions of LLaMA say that there is none

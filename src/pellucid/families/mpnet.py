@@ -1,7 +1,5 @@
 """MPNet (arXiv 2004.09297): RoBERTa without token types, with T5's biases of distance, which all layers share."""
 
-from collections.abc import Container
-
 from pellucid import config as c
 from pellucid.families import encoder_fields, roberta
 from pellucid.families.acts import ACTS
@@ -36,18 +34,6 @@ def config(hf: Fields) -> c.Config:
     return roberta.exact(encoder_fields.ending(cfg, not encoder_fields.bare(hf), encoder_fields.bare(hf)))
 
 
-def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
-    """Return `cfg` with a head if one is stored, whatever config.json says; else with a pooler if one is stored."""
-    head = "lm_head.bias" in names
-    return roberta.exact(encoder_fields.ending(cfg, head, not head and "mpnet.pooler.dense.weight" in names))
-
-
-def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
-    """Return patterns of the position numbers, and of a pooler that the model lacks."""
-    numbers = (r"mpnet\.embeddings\.position_ids",)
-    return numbers if cfg.pooler else (*numbers, r"mpnet\.pooler\..*")
-
-
 LAYER = "mpnet.encoder.layer.{i}"
 RULES = (
     *(Rule(f"{LAYER}.attention.attn.{n}.*", f"layers.{{i}}.attn.{n}.*") for n in "qkvo"),
@@ -61,9 +47,9 @@ RULES = (
 FAMILY = Family(
     config=config,
     rules=RULES,
-    ignored=ignored,
+    ignored=roberta.ignoring("mpnet"),
     copies=roberta.COPIES,
     respell=prefixed("mpnet.", "lm_head."),
-    resolve=resolve,
+    resolve=roberta.resolving("mpnet"),
     architecture="MPNetForMaskedLM",
 )

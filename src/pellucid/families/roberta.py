@@ -1,6 +1,6 @@
 """RoBERTa (arXiv 1907.11692): BERT whose positions begin behind the padding token's row, with a head of other names."""
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from pellucid import config as c
@@ -22,16 +22,20 @@ def exact(cfg: c.Config) -> c.Config:
     return replace(cfg, transform="gelu" if cfg.head else None)
 
 
-def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
-    """Return `cfg` with a head if one is stored, whatever config.json says; else with a pooler if one is stored."""
-    head = "lm_head.bias" in names
-    return exact(encoder_fields.ending(cfg, head, not head and "roberta.pooler.dense.weight" in names))
+def resolving(name: str) -> Callable[[c.Config, Container[str]], c.Config]:
+    """Return a `Family.resolve`: a head if one is stored, whatever config.json says; else a pooler if one is stored."""
+
+    def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
+        head = "lm_head.bias" in names
+        return exact(encoder_fields.ending(cfg, head, not head and f"{name}.pooler.dense.weight" in names))
+
+    return resolve
 
 
-def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
-    """Return patterns of the position numbers, and of a pooler that the model lacks."""
-    numbers = (r"roberta\.embeddings\.position_ids",)
-    return numbers if cfg.pooler else (*numbers, r"roberta\.pooler\..*")
+def ignoring(name: str) -> Callable[[c.Config, Container[str]], tuple[str, ...]]:
+    """Return a `Family.ignored`: the position numbers, and a pooler that the model lacks."""
+    numbers = (rf"{name}\.embeddings\.position_ids",)
+    return lambda cfg, names: numbers if cfg.pooler else (*numbers, rf"{name}\.pooler\..*")
 
 
 HEAD = (
@@ -42,7 +46,7 @@ HEAD = (
 )
 RULES = (*encoder_fields.stack("roberta"), *HEAD)
 COPIES = {"lm_head.decoder.bias": "lm_head.bias"}
-respell = prefixed("roberta.", "lm_head.")
+resolve, ignored, respell = resolving("roberta"), ignoring("roberta"), prefixed("roberta.", "lm_head.")
 
 
 FAMILY = Family(
