@@ -36,6 +36,7 @@ NOT_FAMILIES = {
     ),
 }
 DASHED = {
+    "data2vec_text": "data2vec-text",
     "megatron_bert": "megatron-bert",
     "modernbert_decoder": "modernbert-decoder",
     "openai_gpt": "openai-gpt",
