@@ -42,6 +42,7 @@ DASHED = {
     "openai_gpt": "openai-gpt",
     "roberta_prelayernorm": "roberta-prelayernorm",
     "xlm_roberta": "xlm-roberta",
+    "xlm_roberta_xl": "xlm-roberta-xl",
 }  # {file: model type}, where a Python file cannot be named after its model type
 NO_PADDING = ("pad_token_id", -1)  # how the first conversions of LLaMA say that there is none
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
