@@ -55,10 +55,10 @@ def three_axes_of(kind: str) -> Path:
     return folder
 
 
-def kimi() -> Path:
-    """DeepSeek-V3 under a name that transformers does not know."""
-    j = make("deepseek_v3", "one group")
-    (j.folder / "config.json").write_text(json.dumps(j.config | {"model_type": "kimi_k2"}))
+def renamed(model_type: str, family: str, quirk: str = "plain") -> Path:
+    """A family's folder under another model_type, which transformers need not know."""
+    j = make(family, quirk)
+    (j.folder / "config.json").write_text(json.dumps(j.config | {"model_type": model_type}))
     return j.folder
 
 
@@ -89,7 +89,8 @@ FORMS: dict[str, Callable[[], Path]] = {
     "qwen3_5": lambda: seeing("qwen3_5", "qwen3_5_text", test_qwen3_5.EYES),
     "qwen3_5_moe": lambda: seeing("qwen3_5_moe", "qwen3_5_moe_text", test_qwen3_5.EYES),
     **{kind: (lambda kind=kind: three_axes_of(kind)) for kind in three_axes.OF},
-    "kimi_k2": kimi,
+    "gpt-sw3": lambda: renamed("gpt-sw3", "gpt2"),
+    "kimi_k2": lambda: renamed("kimi_k2", "deepseek_v3", "one group"),
     "deepseek_v3 in FP8, ragged": lambda: packed.deepseek(fresh())[0],
     "deepseek_v3 in FP8, experts in one": lambda: packed.fused(fresh())[0],
     "llama in FP8, bfloat16": lambda: fp8("llama", 16, torch.bfloat16),

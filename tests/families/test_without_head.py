@@ -45,7 +45,7 @@ SEEING: dict[str, tuple[str, dict[str, Any]]] = {
     **{kind: (text, test_qwen3_5.EYES) for kind, text in test_qwen3_5.WITHIN.items()},
     **{kind: (text, test_positions_on_three_axes.EYES | eyes) for kind, (text, eyes) in test_positions_on_three_axes.OF.items()},
 }
-ALIKE = {"kimi_k2", "minicpm"}  # their names are DeepSeek-V3's and Llama's, and transformers has no model of theirs
+ALIKE = {"kimi_k2", "minicpm", "gpt-sw3"}  # their names are those of others, and transformers has no model of theirs
 FIRST = ("bert", "biogpt", "camembert", "gpt_neox", "mamba2", "roberta")  # whose own prefix comes before "model."
 
 
@@ -100,7 +100,7 @@ def base(family: str, tmp_path: Path) -> tuple[Path, Tensor, set[str]]:
 
 def test_every_type_is_asked() -> None:
     assert {*FAMILIES, *SEEING, *ALIKE} == {*known()}
-    for other, same in (("kimi_k2", "deepseek_v3"), ("minicpm", "llama")):
+    for other, same in (("kimi_k2", "deepseek_v3"), ("minicpm", "llama"), ("gpt-sw3", "gpt2")):
         assert family_of(other).rules == family_of(same).rules and family_of(other).respell is family_of(same).respell
 
 

@@ -50,6 +50,7 @@ WITHIN = {
     "llava": "llama",
     "mistral3": "mistral",
     "kimi_k2": "deepseek_v3",
+    "gpt-sw3": "gpt2",
 }
 WITHIN |= {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
 WITHIN |= {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text", "minicpm": "granite"}  # model types that are another's model

@@ -37,6 +37,7 @@ NOT_FAMILIES = {
 }
 DASHED = {
     "data2vec_text": "data2vec-text",
+    "gpt_sw3": "gpt-sw3",
     "megatron_bert": "megatron-bert",
     "modernbert_decoder": "modernbert-decoder",
     "openai_gpt": "openai-gpt",
