@@ -192,6 +192,7 @@ class Mlp:
     gated: bool = True
     bias: bool = False
     gate_factor: float = 1.0  # of the gate, before its activation (Falcon-H1)
+    down_bias: bool = False  # of the last product, where the others have none (GTE)
 
     experts: ClassVar[int] = 0
     chosen: ClassVar[int] = 0

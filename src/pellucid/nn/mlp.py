@@ -18,7 +18,8 @@ class Mlp(nn.Module):
 
     def __init__(self, cfg: c.Config, spec: c.Mlp) -> None:
         super().__init__()
-        self.act, self.up, self.down = spec.act, Linear(cfg.width, spec.width, spec.bias), Linear(spec.width, cfg.width, spec.bias)
+        self.act, self.up = spec.act, Linear(cfg.width, spec.width, spec.bias)
+        self.down = Linear(spec.width, cfg.width, spec.bias or spec.down_bias)
 
     def forward(self, x: Tensor, step: object = None) -> Tensor:
         up = tap(self.up(self.ranks.shared(x)), "up: B T F")
