@@ -314,6 +314,7 @@ class Config:
     embed_width: int | None = None  # of the embedding and the head, where not the model's
     narrow_entry: bool = False  # positions, types and norm have the embedding's width, and a biased product leads to the model's (ALBERT)
     embed_norm: bool = False
+    norm_first: bool = False  # the decoder's norm reads the table's own rows, not scaled and without positions (Blenderbot Small)
     types: int | None = None  # rows of token types
     offset: int = 0  # the row of the first position
     sinusoids: bool = False  # positions are computed, not learned

@@ -36,6 +36,7 @@ NOT_FAMILIES = {
     ),
 }
 DASHED = {
+    "blenderbot_small": "blenderbot-small",
     "data2vec_text": "data2vec-text",
     "gpt_sw3": "gpt-sw3",
     "megatron_bert": "megatron-bert",

@@ -58,12 +58,12 @@ class Stack(nn.Module):
         share_weights(self.layers, cfg.shares)
         self.norm = NORMS[cfg.norm](cfg.width, cfg.eps) if cfg.final_norm else None
 
-    def add_entry(self, cfg: c.Config) -> None:
+    def add_entry(self, cfg: c.Config, norm_first: bool = False) -> None:
         """Make what changes the embedding's rows before the first block; called last by a model, so that its weights keep their order.
 
-        A change that the config does not ask for is None.
+        A change that the config does not ask for is None. norm_first: the norm reads the embedding's rows, and its own rows get positions.
         """
-        self.scale = cfg.embed_scale if cfg.embed_scale != 1.0 else None
+        self.scale = cfg.embed_scale if cfg.embed_scale != 1.0 and not norm_first else None  # a norm would take it away again
         self.entered = letter(cfg) if cfg.narrow_entry else "D"  # the letter of the rows that positions, types and norm have
         width = cfg.width if self.entered == "D" else cfg.embed_width or cfg.width
         self.axes = self.axes | {"positions": f"P {self.entered}", "types": f"Y {self.entered}", "embed_norm": self.entered}
@@ -74,6 +74,7 @@ class Stack(nn.Module):
         self.offset = cfg.offset
         self.types = Embedding(cfg.types, width) if cfg.types else None
         self.embed_norm = NORMS[cfg.norm](width, cfg.eps) if cfg.embed_norm else None
+        self.norm_first = norm_first
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """The embedding's rows [B T D] -> the last rows [B T D]. A step with an entry brings the rows that enter a later block."""
@@ -93,6 +94,8 @@ class Stack(nn.Module):
             x = tap(ops.scaled(x, ops.rounded(self.scale, x.dtype)), f"scaled: {rows}")
         if self.widen is not None and self.entered == "D":
             x = tap(self.widen(x), "widen: B T D")
+        if self.embed_norm is not None and self.norm_first:
+            x = tap(self.embed_norm(x), f"embed_norm: {rows}")
         if self.sinusoids is not None:
             waves = ops.sinusoids(step.position_ids, self.sinusoids, x.dtype, self.offset, self.last_wave)
             x = tap(ops.add(x, tap(waves, f"positions: {rows}")), f"start: {rows}")
@@ -101,7 +104,7 @@ class Stack(nn.Module):
         if self.types is not None:
             types = torch.zeros_like(step.position_ids) if step.types is None else step.types
             x = tap(ops.add(x, tap(self.types(types), f"types: {rows}")), f"typed: {rows}")
-        if self.embed_norm is not None:
+        if self.embed_norm is not None and not self.norm_first:
             x = tap(self.embed_norm(x), f"embed_norm: {rows}")
         return x if self.widen is None or self.entered == "D" else tap(self.widen(x), "widen: B T D")
 
@@ -112,8 +115,9 @@ class Stack(nn.Module):
         """Return the name of the tensor that enters the first block. None if that is the embedding's rows, unchanged."""
         if self.widen is not None and self.entered != "D":
             return "widen"
-        names = {"scaled": self.scale, "widen": self.widen, "start": self.sinusoids or self.positions, "typed": self.types}
-        present = [name for name, part in (names | {"embed_norm": self.embed_norm}).items() if part is not None]
+        norm, names = {"embed_norm": self.embed_norm}, {"start": self.sinusoids or self.positions, "typed": self.types}
+        ordered = norm | names if self.norm_first else names | norm
+        present = [name for name, part in ({"scaled": self.scale, "widen": self.widen} | ordered).items() if part is not None]
         return present[-1] if present else None
 
 
@@ -179,7 +183,7 @@ class EncoderDecoder(LogitsHead):
         self.add_head(cfg, self.embed)
         self.encoder, self.decoder = Stack(cfg, cfg.encoder), Stack(cfg, cfg.layers)
         self.encoder.add_entry(cfg)
-        self.decoder.add_entry(cfg)
+        self.decoder.add_entry(cfg, cfg.norm_first)
 
     def encode(self, source: Tensor, step: Step | None = None) -> tuple[Tensor, Step]:
         """Run the encoder. Returns its rows [B S D] and their step, which a decoder's Step takes as `source`."""
