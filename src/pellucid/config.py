@@ -316,6 +316,7 @@ class Config:
     embed_norm: bool = False
     norm_first: bool = False  # the decoder's norm reads the table's own rows, not scaled and without positions (Blenderbot Small)
     types: int | None = None  # rows of token types
+    tasks: int | None = None  # rows of task types, the first of which every token gets (ERNIE)
     offset: int = 0  # the row of the first position
     sinusoids: bool = False  # positions are computed, not learned
     last_wave: bool = False  # the longest of the sinusoids has 20,000π tokens itself (fairseq), not the one after it

@@ -76,7 +76,7 @@ class Reader:
         want = tuple(show(a) for a in parse(self.seen.dims))
         if set(result.axes) == set(want):
             return result.over(want)
-        if "B" not in result.axes and want[0] == "B" and result.axes == want[1:]:  # the same for every text of the batch
+        if want[0] == "B" and result.axes in (want[1:], want[2:]):  # the same for every text of the batch, or for every token
             return result.x.expand(self.seen.shape)
         return result.x.reshape(self.seen.shape)  # a product's last axis (H K), as heads and their width
 

@@ -28,6 +28,7 @@ class Step:
     spans: the rows of each request; empty for a plain batch.  pages: the KV cache that it stores to; None keeps nothing.
     source: the encoder's rows and the Step that made them, where a request is new.  mask: replaces the layers' own, for a prefix say.
     wanted: the rows of T whose logits are returned; None: all.  types: token types [B T]; None: all 0.
+    task: the 0s [B T] that are the task types of all tokens, which a recorded plan cannot make; None: made.
     entry: the first block that runs, and the rows [B T D] that enter it; None: all blocks, from the embedding's rows.
     prompts: the ids of each request's prompt, or of a plain batch's rows [B T], for changes that count from a prompt's end.
     ids, entered: the step's tokens [B T] and the rows [B T D] that enter the first block, for blocks that read them too.
@@ -42,6 +43,7 @@ class Step:
     mask: Mask | None = None
     wanted: Tensor | None = None
     types: Tensor | None = None
+    task: Tensor | None = None
     entry: tuple[int, Tensor] | None = None
     prompts: Tensor | Mapping[Any, Sequence[int]] | None = None
     ids: Tensor | None = None

@@ -15,7 +15,7 @@ from pellucid.counting.number import Number, total
 from pellucid.families.quantisation import in_blocks, is_matrix
 from pellucid.ops.blocks import BITS
 
-TABLES = frozenset({"positions", "types", "table"})
+TABLES = frozenset({"positions", "types", "tasks", "table"})
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class ClosedForm:
 def multiplied(bill: Bill, c: Counted) -> bool:
     """True if a weight is a matrix that rows are multiplied with; others are looked up, added, or scale."""
     parts = ["", *c.path.split(".")]
-    table = parts[-2] in {"positions", "types", "relative", "table"} or (
+    table = parts[-2] in {"positions", "types", "tasks", "relative", "table"} or (
         c.path == "embed.weight" and not (bill.config.tied and bill.config.head)
     )
     return c.weight.parameter and len(c.weight.shape) > 1 and not c.path.endswith("bias") and not table

@@ -104,7 +104,7 @@ class OneRow(Plans):
 
     def step_of(self, buffers: StepBuffers, spans: tuple[Span, ...]) -> DecodeStep:
         step = super().step_of(buffers, spans)
-        step.mask, step.types = causal, self.types
+        step.mask, step.types, step.task = causal, self.types, self.types
         return step
 
     def forward(self, buffers: StepBuffers, step: DecodeStep) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 Without a head it returns its last rows, and a pooler may multiply the first row of each text.
 """
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from pellucid import config as c
 from pellucid.families import encoder_fields
@@ -41,26 +41,31 @@ def config(hf: Fields, act: str = "gelu") -> c.Config:
     return encoder_fields.ending(cfg, not encoder_fields.bare(hf), encoder_fields.bare(hf))
 
 
-def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
-    """Return `cfg` with a head if one is stored, whatever config.json says, and with a pooler only without a head, which ignores it."""
-    head = "cls.predictions.bias" in names
-    return encoder_fields.ending(cfg, head, not head and "bert.pooler.dense.weight" in names)
+def resolving(name: str) -> Callable[[c.Config, Container[str]], c.Config]:
+    """Return a `Family.resolve`: a head if one is stored, whatever config.json says; a pooler only without a head, which ignores it."""
+
+    def resolve(cfg: c.Config, names: Container[str]) -> c.Config:
+        head = "cls.predictions.bias" in names
+        return encoder_fields.ending(cfg, head, not head and f"{name}.pooler.dense.weight" in names)
+
+    return resolve
 
 
-def ignored(cfg: c.Config, names: Container[str]) -> tuple[str, ...]:
-    """Return patterns of the position numbers, of the next-sentence head, and of a pooler that the model lacks."""
-    of_texts = (r"bert\.embeddings\.position_ids", r"cls\.seq_relationship\..*")
-    return of_texts if cfg.pooler else (*of_texts, r"bert\.pooler\..*")
+def ignoring(name: str) -> Callable[[c.Config, Container[str]], tuple[str, ...]]:
+    """Return a `Family.ignored`: the position numbers, the next-sentence head, and a pooler that the model lacks."""
+    of_texts = (rf"{name}\.embeddings\.position_ids", r"cls\.seq_relationship\..*")
+    return lambda cfg, names: of_texts if cfg.pooler else (*of_texts, rf"{name}\.pooler\..*")
 
 
-RULES = (
-    *encoder_fields.stack("bert"),
+HEAD = (
     Rule("cls.predictions.transform.dense.*", "transform.dense.*"),
     Rule("cls.predictions.transform.LayerNorm.*", "transform.norm.*"),
     Rule("cls.predictions.decoder.weight", "head.weight"),
     Rule("cls.predictions.bias", "head.bias"),
 )
+RULES = (*encoder_fields.stack("bert"), *HEAD)
 COPIES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
+resolve, ignored = resolving("bert"), ignoring("bert")
 
 
 FAMILY = Family(

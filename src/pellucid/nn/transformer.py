@@ -44,7 +44,7 @@ class Stack(nn.Module):
     """
 
     run_block: Callable[[nn.Module, Tensor, Step], Tensor] = staticmethod(run)
-    axes = {"positions": "P D", "types": "Y D", "embed_norm": "D", "widen": "D L", "norm": "D"}
+    axes = {"positions": "P D", "types": "Y D", "tasks": "Y D", "embed_norm": "D", "widen": "D L", "norm": "D"}
 
     def __init__(self, cfg: c.Config, layers: tuple[c.Layer, ...]) -> None:
         super().__init__()
@@ -66,13 +66,15 @@ class Stack(nn.Module):
         self.scale = cfg.embed_scale if cfg.embed_scale != 1.0 and not norm_first else None  # a norm would take it away again
         self.entered = letter(cfg) if cfg.narrow_entry else "D"  # the letter of the rows that positions, types and norm have
         width = cfg.width if self.entered == "D" else cfg.embed_width or cfg.width
-        self.axes = self.axes | {"positions": f"P {self.entered}", "types": f"Y {self.entered}", "embed_norm": self.entered}
+        tables = {"positions": "P", "types": "Y", "tasks": "Y"}
+        self.axes = self.axes | {name: f"{rows} {self.entered}" for name, rows in tables.items()} | {"embed_norm": self.entered}
         self.widen = Linear(cfg.embed_width, cfg.width, cfg.narrow_entry) if cfg.embed_width is not None else None
         self.sinusoids = width if cfg.sinusoids else None  # their width
         self.last_wave = cfg.last_wave
         self.positions = Embedding(cfg.positions + cfg.offset, width) if cfg.positions and not cfg.sinusoids else None
         self.offset = cfg.offset
         self.types = Embedding(cfg.types, width) if cfg.types else None
+        self.tasks = Embedding(cfg.tasks, width) if cfg.tasks else None
         self.embed_norm = NORMS[cfg.norm](width, cfg.eps) if cfg.embed_norm else None
         self.norm_first = norm_first
 
@@ -104,6 +106,9 @@ class Stack(nn.Module):
         if self.types is not None:
             types = torch.zeros_like(step.position_ids) if step.types is None else step.types
             x = tap(ops.add(x, tap(self.types(types), f"types: {rows}")), f"typed: {rows}")
+        if self.tasks is not None:
+            task = torch.zeros_like(step.position_ids) if step.task is None else step.task
+            x = tap(ops.add(x, tap(self.tasks(task), f"tasks: {rows}")), f"tasked: {rows}")
         if self.embed_norm is not None and not self.norm_first:
             x = tap(self.embed_norm(x), f"embed_norm: {rows}")
         return x if self.widen is None or self.entered == "D" else tap(self.widen(x), "widen: B T D")
@@ -115,7 +120,8 @@ class Stack(nn.Module):
         """Return the name of the tensor that enters the first block. None if that is the embedding's rows, unchanged."""
         if self.widen is not None and self.entered != "D":
             return "widen"
-        norm, names = {"embed_norm": self.embed_norm}, {"start": self.sinusoids or self.positions, "typed": self.types}
+        norm = {"embed_norm": self.embed_norm}
+        names = {"start": self.sinusoids or self.positions, "typed": self.types, "tasked": self.tasks}
         ordered = norm | names if self.norm_first else names | norm
         present = [name for name, part in ({"scaled": self.scale, "widen": self.widen} | ordered).items() if part is not None]
         return present[-1] if present else None

@@ -21,9 +21,9 @@ from pellucid.watching.terms import Index, Terms
 
 
 def row(m: Operands) -> str:
-    """Write a row of a table: by id, by type, or by position plus the rows that are skipped."""
+    """Write a row of a table: by id, by type, the first, or by position plus the rows that are skipped."""
     skip = m.setting("skip", 0)
-    index = {"positions": "t", "types": "type"}.get(m.name, "id")
+    index = {"positions": "t", "types": "type", "tasks": "0"}.get(m.name, "id")
     return f"{m.weights[0]}[{index} + {skip}]" if skip else f"{m.weights[0]}[{index}]"
 
 

@@ -180,7 +180,7 @@ def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
 
 
 # The names that the stream into the first block has in one family or another.
-ENTRANCES = {"embed", "embed_norm", "positions", "scaled", "start", "typed", "widen"}
+ENTRANCES = {"embed", "embed_norm", "positions", "scaled", "start", "tasked", "typed", "widen"}
 
 
 def offered(path: str, known: Iterable[str], aliases: Mapping[str, tuple[str, ...]]) -> str:
