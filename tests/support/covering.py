@@ -159,6 +159,7 @@ _PLAIN += [
     "t5",
     "apertus",
     "blenderbot-small",
+    "dbrx",
     "electra",
     "ernie",
     "gte",

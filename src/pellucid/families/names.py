@@ -68,6 +68,12 @@ SPLIT = Layout(lambda disk, shapes: _split(disk[0], shapes), lambda ours: [torch
 SPLIT_TURNED = Layout(lambda disk, shapes: _split(_turn(disk[0]), shapes), lambda ours: [_turn(torch.cat(ours))])
 STACKED = Layout(lambda disk, _: [torch.stack(disk)], lambda ours: list(ours[0].unbind(0)), views=True)
 EXPERTS_TURNED = Layout(lambda disk, _: [disk[0].transpose(1, 2)], lambda ours: [ours[0].transpose(1, 2)], views=True)
+# experts behind one another in one matrix, [(E F) D]
+EXPERTS_FLAT = Layout(lambda disk, shapes: [disk[0].reshape(shapes[0])], lambda ours: [ours[0].flatten(0, 1)], views=True)
+EXPERTS_FLAT_TURNED = Layout(
+    lambda disk, shapes: [disk[0].unflatten(0, (shapes[0][0], -1)).transpose(1, 2)],
+    lambda ours: [ours[0].transpose(1, 2).flatten(0, 1)],
+)
 PAIRED = Layout(lambda disk, _: _part_pairs(disk[0]), lambda ours: [_join_pairs(ours)])
 FUSED = Layout(lambda disk, _: list(disk[0].chunk(2, 1)), lambda ours: [torch.cat(ours, 1)])
 FUSED_TURNED = Layout(
