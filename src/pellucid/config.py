@@ -60,6 +60,7 @@ class Attention(AttentionSpec):
     distances: bool = False  # scores gain q · r, r one more key, of the distance between the two (arXiv 1901.02860)
     fill: float | None = None  # the score of a key that the mask hides, if it runs in the same forward or is stored; None: −∞
     gated: bool = False  # what each head makes is times the sigmoid of one more product, number by number
+    gated_heads: bool = False  # what each head makes is times the sigmoid of its own number, of one more product (LFM3)
     qk_joint: bool = False  # qk_norm is by the root mean square of all heads of a row together (arXiv 2501.00656)
     qk_own: bool = False  # qk_norm is a LayerNorm of each head, with weights of its own (StableLM 2 12B, Command R+); never with qk_joint
     norm_turned: bool = False  # qk_norm stands behind rope (Hunyuan)

@@ -342,8 +342,9 @@ def keys_of_others() -> Model:
 def test_layers_that_share_keys_stay_of_one_kind() -> None:
     """Switches of one layer alone: what its keys cannot serve is refused in a line, and what acts on keys is no switch of queries."""
     model, ids, ran, lines = keys_of_others(), torch.arange(5, 14)[None], 0, list[str]()
+    switches = {"window": 3, "chunk": 2, "width": 4, "kv_heads": 2, "causal": False, "gated": True, "gated_heads": True, "cap": 2.0}
     for n in range(len(model.config.layers)):
-        for name, value in {"window": 3, "chunk": 2, "width": 4, "kv_heads": 2, "causal": False, "gated": True, "cap": 2.0}.items():
+        for name, value in switches.items():
             try:
                 ran += bool(variant(model, {f"layers.{n}.attn.{name}": value})(ids).isfinite().all())
             except UseError as error:

@@ -32,7 +32,7 @@ def reads(raw: Raw, **how: Any) -> Config:
 # elsewhere rope_theta and partial_rotary_factor
 FAR, NEAR = ("global_rope_theta", "partial_rotary_factor"), "local_rope_theta"
 OLD_ROPE = {"gpt_neox": ("rotary_emb_base", "rotary_pct"), "modernbert": FAR, "modernbert-decoder": FAR}
-NO_OLD = {"mellum", "gemma4_text", "gemma4_unified_text"}  # their layers turn in two ways, which the older fields cannot say
+NO_OLD = {"mellum", "gemma4_text", "gemma4_unified_text", "lfm3"}  # their layers turn in two ways, which the older fields cannot say
 OLD_NEAR = {"gemma3_text": "rope_local_base_freq", "modernbert": NEAR, "modernbert-decoder": NEAR}  # of layers with a window
 UNTOLD_NEAR = {"olmo3": 500_000.0}  # of layers with a window, where older files have no field for it: transformers' default
 

@@ -174,11 +174,13 @@ def test_norms_of_single_families(dtype: torch.dtype, width: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_limits_factors_and_gates(dtype: torch.dtype) -> None:
     x, up = rand(1, 4, 100, dtype=dtype, scale=6), rand(1, 4, 100, dtype=dtype, seed=1, scale=6)
+    heads, shares = x.view(1, 4, 5, 20), up[..., :5, None].contiguous()
     for f, want in (
         (lambda: ops.capped(x, 2.5), 2.5 * torch.tanh(x.double() / 2.5)),
         (lambda: ops.capped(x * 1e-3, 30.0), 30 * torch.tanh((x * 1e-3).double() / 30)),
         (lambda: ops.gate(x, up, "clamped"), F.silu(1.702 * x.double().clamp(max=7)) / 1.702 * (up.double().clamp(-7, 7) + 1)),
         (lambda: ops.gated(x, up[..., :1].contiguous()), x.double() * up[..., :1].double().sigmoid()),
+        (lambda: ops.gated(heads, shares), heads.double() * shares.double().sigmoid()),
         (lambda: ops.clipped(x, 0.75), x.double().clamp(-0.75, 0.75)),
     ):
         with native.off():

@@ -38,12 +38,12 @@ def sizes(hf: Fields, layers: list[str], keys: bool) -> list[tuple[int, int]]:
     return out
 
 
-def turn(hf: Fields, kind: str, head: int) -> c.Rope:
-    """Return the rotary positions of a kind of layer whose heads are `head` wide."""
+def turn(hf: Fields, kind: str, head: int, theta: float = 10_000.0) -> c.Rope:
+    """Return the rotary positions of a kind of layer whose heads are `head` wide. theta: the base where the file says none."""
     every = hf.part("rope_parameters")
     own = None if every is None else every.part(kind)
     if own is None or own.get("rope_type", "default") != "proportional":
-        return rope(hf, head, layer=kind)
+        return rope(hf, head, theta=theta, layer=kind)
     turning = int(own.number("partial_rotary_factor", 1.0) * head // 2)
     own.relate(0 < turning <= head // 2, "0 < partial_rotary_factor <= 1", turning=turning, pairs=head // 2)
     return c.Rope(head, own.number("rope_theta", above=1.0), scaling=c.Proportional(turning, own.number("factor", 1.0)))

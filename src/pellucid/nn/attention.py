@@ -22,7 +22,7 @@ class Attention(nn.Module):
     table: the learned bias for each bucket of distance and head [U H], which all layers share.
     """
 
-    axes = {"q": "(H K) D", "k": "(G K) D", "v": "(G K) D", "gate": "(H K) D", "o": "D (H K)", "distance": "(H K) D",
+    axes = {"q": "(H K) D", "k": "(G K) D", "v": "(G K) D", "gate": "(H K) D", "head_gate": "H D", "o": "D (H K)", "distance": "(H K) D",
             "q_norm": "K", "k_norm": "K", "sinks": "H", "relative": "U H"}  # fmt: skip
     reads_source: tuple[str, ...] = ()  # the projections that read the encoder's rows
     indexer = None  # MLA may have one
@@ -37,6 +37,7 @@ class Attention(nn.Module):
         self.v = None if spec.v_from_k else Linear(cfg.width, spec.kv_heads * spec.width, spec.bias)
         self.o = Linear(spec.heads * spec.width, cfg.width, spec.out_bias)
         self.gate = Linear(cfg.width, spec.heads * spec.width, spec.bias) if spec.gated else None
+        self.head_gate = Linear(cfg.width, spec.heads, False) if spec.gated_heads else None
         self.q_norm = qk_norm(cfg, spec, spec.heads) if spec.qk_norm else None
         self.k_norm = qk_norm(cfg, spec, spec.kv_heads) if spec.qk_norm else None
         if spec.qk_joint or spec.qk_own:
@@ -85,6 +86,8 @@ class Attention(nn.Module):
         if self.gate is not None:
             gate = tap(ops.sigmoid(tap(self.gate(x).unflatten(-1, (-1, self.width)), "gate: B T H K")), "gate_share: B T H K")
             z = tap(ops.times(z, gate), "z_gated: B T H K")
+        if self.head_gate is not None:
+            z = tap(ops.gated(z, tap(self.head_gate(x).unsqueeze(-1), "head_gate: B T H 1")), "z_weighed: B T H K")
         return self.o(z.flatten(-2))  # type: ignore[no-any-return]
 
     def project_kv(self, x: Tensor, length: str) -> tuple[Tensor, Tensor]:
@@ -189,7 +192,7 @@ class SharedKeysAttention(Attention):
     """Queries alone: keys and values are those of the last layer of this window that kept its own (Gemma 4 E2B)."""
 
     def __init__(self, cfg: c.Config, spec: c.Attention, table: Embedding | None = None) -> None:
-        assert not (spec.clip or spec.norm_turned or spec.qk_rms or spec.temper or spec.distances or spec.gated)
+        assert not (spec.clip or spec.norm_turned or spec.qk_rms or spec.temper or spec.distances or spec.gated or spec.gated_heads)
         super().__init__(cfg, spec, table)
         self.k = self.v = self.k_norm = None  # type: ignore[assignment]
 

@@ -134,7 +134,7 @@ def gate(g: Tensor, up: Tensor | None, act: str) -> Tensor:
 
 
 def gated(x: Tensor, gate: Tensor) -> Tensor:
-    """Multiply x [B T D] by the sigmoid of gate [B T 1]."""
+    """Multiply each row of x [... D] by the sigmoid of its number, of gate [... 1]."""
     y = native.gated(x, gate) if native.fits_gated(x, gate) else x * torch.sigmoid(gate)
 
     def terms(i: Index) -> Terms:

@@ -248,11 +248,11 @@ def times(x: Tensor, y: Tensor) -> Tensor:
 
 
 def fits_gated(x: Tensor, gate: Tensor) -> bool:
-    return x.ndim == 3 and gate.shape == (*x.shape[:2], 1) and taken(x) and fits(x, gate)
+    return gate.shape == (*x.shape[:-1], 1) and taken(x) and fits(x, gate)
 
 
 def gated(x: Tensor, gate: Tensor) -> Tensor:
-    """Multiply x [B T D] by the sigmoid of gate [B T 1]."""
+    """Multiply each row of x [... D] by the sigmoid of its number, of gate [... 1]."""
     y, rows = fresh(tuple(x.shape), x.dtype), gate.numel()
     call(
         "times", HALF[x.dtype], (x, gate), (y,), x=x.data_ptr(), gate=gate.data_ptr(), positions=0, y=y.data_ptr(), rows=rows,
