@@ -61,6 +61,8 @@ class GatedDelta(StateSpec):
     value: int
     rows: int = 4  # that the convolutions of queries, keys and values sum, a token's own included
     act: str = "silu"  # of their sums
+    beta_most: float = 1.0  # what beta stays below; under 2 a row may turn the sign of what its key holds (OLMo Hybrid, arXiv 2411.12537)
+    out_eps: float | None = None  # of the norm of what is read; None: the model's
 
     kind: ClassVar[str] = "delta"
     part: ClassVar[str] = "delta"

@@ -199,7 +199,7 @@ def fits(f: Field, value: Any) -> bool:
     if isinstance(value, str):
         return value in CHOICES.get(f.name, ())
     if isinstance(value, float):
-        return math.isfinite(value) and (value > 0 if f.name in ABOVE_0 else value >= 0 if f.name == "eps" else True)
+        return math.isfinite(value) and (value > 0 if f.name in ABOVE_0 else value >= 0 if f.name.endswith("eps") else True)
     return not isinstance(value, int) or isinstance(value, bool) or (f.name not in FROM_0) <= value <= MOST
 
 
@@ -214,7 +214,7 @@ def kinds_written(f: Field) -> Iterator[str]:
     yield from ("on",) if f.new() is not None else ()
     yield from ("on", "off") if bool in f.kinds else ()
     yield from (f"{int(f.name not in FROM_0)} … {MOST}",) if int in f.kinds else ()
-    yield from ("float" + (" > 0" if f.name in ABOVE_0 else " ≥ 0" if f.name == "eps" else ""),) if float in f.kinds else ()
+    yield from ("float" + (" > 0" if f.name in ABOVE_0 else " ≥ 0" if f.name.endswith("eps") else ""),) if float in f.kinds else ()
     yield from CHOICES.get(f.name, ()) if str in f.kinds else ()
     yield from (f"pellucid.config.{kind.__name__}" for kind in f.specs)
 

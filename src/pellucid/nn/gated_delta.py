@@ -27,9 +27,10 @@ class GatedDelta(nn.Module):
         self.a, self.b = (Linear(cfg.width, spec.value_heads, False) for _ in range(2))
         self.q_kernel, self.k_kernel, self.v_kernel = (nn.Parameter(torch.ones(spec.rows, *sizes)) for sizes in (keys, keys, values))
         self.log_rate, self.rate_bias = nn.Parameter(torch.zeros(spec.value_heads)), nn.Parameter(torch.ones(spec.value_heads))
-        self.norm = GatedRmsNorm(spec.value, cfg.eps)
+        self.norm = GatedRmsNorm(spec.value, cfg.eps if spec.out_eps is None else spec.out_eps)
         self.o = Linear(spec.value_heads * spec.value, cfg.width, False)
         self.state = MatrixState(spec.rows, spec.state_shape)
+        self.most = spec.beta_most if spec.beta_most != 1.0 else None
         self.window, self.key, self.value, self.act = spec.rows, spec.key, spec.value, spec.act
         self.scale, self.eps = spec.key**-0.5, 1e-6 / spec.key  # keys and queries have length 1; their eps is of a sum, not of a mean
 
@@ -43,6 +44,8 @@ class GatedDelta(nn.Module):
         dt = tap(ops.softplus(tap(self.a(x), "a: B T H"), self.rate_bias), "dt: B T H")
         decay = tap(ops.decay(dt, self.log_rate), "decay: B T H")
         beta = tap(ops.sigmoid(tap(self.b(x), "b: B T H")), "beta: B T H")
+        if self.most is not None:
+            beta = tap(ops.scaled(beta, self.most), "beta_scaled: B T H")
         y = tap(ops.delta_rule(q, k, v, decay, beta, step.states(self.state, decay), self.scale), "y: B T H W")
         z = tap(self.heads(self.z(x), self.value), "z: B T H W")
         return self.o(tap(self.norm(y, z), "y_gated: B T H W").flatten(-2))  # type: ignore[no-any-return]
