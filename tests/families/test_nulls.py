@@ -20,7 +20,7 @@ Raw = dict[str, Any]
 NAMES = ("head_dim", "num_key_value_heads", "sliding_window", "tie_word_embeddings")  # those that often are null
 ENDS = ("bos_token_id", "eos_token_id", "id2label", "label2id", "pad_token_id", "per_layer_config")  # no mathematics
 LENGTHS = {"llama4_text": "attention_chunk_size"} | dict.fromkeys(
-    ("cohere2", "gemma2", "gemma3_text", "gpt_oss", "lfm3", "mellum", "olmo3"), "sliding_window"
+    ("afmoe", "cohere2", "gemma2", "gemma3_text", "gpt_oss", "lfm3", "mellum", "olmo3"), "sliding_window"
 )
 FLAGS = {"mistral4": "rope_interleave", "youtu": "rope_interleave", "t5": "scale_decoder_outputs"}  # true where absent, false where null
 

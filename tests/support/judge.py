@@ -36,6 +36,7 @@ SHARP = re.compile(
     r".*(\b[qk]_(proj|lin)|qkv_proj|\b(query|key|query_key_value|positions_embed|embed_positions)|Wqkv|q_b_proj|kv_b_proj|c_attn|\battn\.[qk]|SelfAttention\.[qk]|EncDecAttention\.[qk]|\b[qk]_norm|([qk]|query|key)_layernorm(\.norms\.\d+)?)\.weight"
 )
 SPREAD = 0.15  # of a weight about its initial value
+STORED = ("correction_bias", "expert_bias", "logits_bias", "layer_scalar")  # that no gradient changes, buffers or parameters
 _folders = tempfile.TemporaryDirectory(prefix="pellucid-judge-")
 
 
@@ -87,11 +88,8 @@ def make(family: str, quirk: str = "plain", promote: bool = True, **more: Any) -
                 m.embed_scale.fill_(m.scalar_embed_scale)
         if quirk in KINDS[family].own_head:
             hf.lm_head.weight = torch.nn.Parameter(torch.randn_like(hf.lm_head.weight))
-        learned = ((n, p) for n, p in hf.named_parameters() if p.requires_grad)
-        for name, p in [
-            *learned,
-            *((n, b) for n, b in hf.named_buffers() if n.endswith(("correction_bias", "expert_bias", "logits_bias", "layer_scalar"))),
-        ]:
+        learned = ((n, p) for n, p in hf.named_parameters() if p.requires_grad or n.endswith(STORED))
+        for name, p in [*learned, *((n, b) for n, b in hf.named_buffers() if n.endswith(STORED))]:
             p += SPREAD * torch.randn_like(p)
             p *= KINDS[family].sharp if SHARP.fullmatch(name) else 1.0
             p.copy_(p.bfloat16().double())
