@@ -11,7 +11,7 @@ def test_the_cover_has_every_part_and_setting() -> None:
 
 
 def test_a_cover_without_a_case_is_seen() -> None:
-    """Sinks are gpt-oss's alone, and an indexer that turns pairs side by side GLM-5's."""
-    for family, feature in (("gpt_oss", ("Attention.sinks", True)), ("glm_moe_dsa", ("Index.side_by_side", True))):
+    """A clamped gate is gpt-oss's alone, and an indexer that turns pairs side by side GLM-5's."""
+    for family, feature in (("gpt_oss", ("Moe.act", "clamped")), ("glm_moe_dsa", ("Index.side_by_side", True))):
         adding = missing([case for case in COVER if case[0] != family], CASES)
         assert any(feature in features for features in adding.values())

@@ -36,10 +36,11 @@ EXPERTS = (
     Rule("model.layers.{i}.mlp.gate.weight", "layers.{i}.ffn.router.weight"),
     *(Rule(f"model.layers.{{i}}.mlp.experts.{{e}}.{n}_proj.weight", f"layers.{{i}}.ffn.{n}", STACKED) for n in ("gate", "up", "down")),
 )
+SHARED = tuple(Rule(f"model.layers.{{i}}.mlp.shared_expert.{n}_proj.*", f"layers.{{i}}.ffn.shared.{n}.*") for n in ("gate", "up", "down"))
 RULES = (
     *llama.RULES,
     *EXPERTS,
-    *(Rule(f"model.layers.{{i}}.mlp.shared_expert.{n}_proj.*", f"layers.{{i}}.ffn.shared.{n}.*") for n in ("gate", "up", "down")),
+    *SHARED,
     Rule("model.layers.{i}.mlp.shared_expert_gate.*", "layers.{i}.ffn.shared_gate.*"),
 )
 
