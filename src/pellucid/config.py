@@ -218,6 +218,7 @@ class Moe:
     bias: bool = False
     act: str = "silu"
     corrected: bool = True  # a correction is added to the scores that choose, not to those that count
+    corrects_logits: bool = False  # it is added to the logits, not to what they become (Kolibri 1)
     shared_gate: bool = False  # the shared expert's output is times the sigmoid of one more product (Qwen2-MoE)
     least: float = 1e-20  # added to the sum that normalises shares
     share_first: bool = False  # a share multiplies what its expert reads instead of what it makes (Llama 4)

@@ -9,6 +9,7 @@ import pytest
 import pellucid
 from pellucid.analysis import needs
 from pellucid.analysis.needs import DENSE, ROUTED, Need, unmet
+from pellucid.api.switching import written
 from pellucid.config import Config
 from pellucid.errors import UseError
 from pellucid.exhibits import find, names
@@ -80,11 +81,11 @@ def test_one_block_is_enough_to_refuse() -> None:
     assert not replace(DENSE, some=True).unmet(cfg) and not replace(DENSE, paths="layers.0.ffn.experts").unmet(cfg)
 
 
-@pytest.mark.parametrize("change", [{"corrected": False}, {"normalised": False}, {"affinity": "softmax"}])
+@pytest.mark.parametrize("change", [{"corrected": False}, {"corrects_logits": True}, {"normalised": False}, {"affinity": "softmax"}])
 def test_each_field_of_a_router_decides(change: dict[str, Any]) -> None:
-    """The mutants: experts chosen without a correction, shares as they are, scores by a softmax."""
+    """The mutants: experts without a correction, or with one of logits, shares as they are, scores by a softmax."""
     cfg = MODELS["capitals-deepseek"].config
     layers = [layer if not layer.ffn.experts else replace(layer, ffn=replace(layer.ffn, **change)) for layer in cfg.layers]
     need, has = unmet(ROUTED, replace(cfg, layers=tuple(layers))) or (None, "")
     ((field, value),) = change.items()
-    assert need is not None and has.endswith(f"layers.1.ffn.{field}={value or 'off'}")
+    assert need is not None and has.endswith(f"layers.1.ffn.{field}={written(value)}")

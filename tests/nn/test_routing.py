@@ -122,6 +122,17 @@ def test_the_other_rule_of_groups_is_seen(name: str) -> None:
         assert (model(*ids) - truth).abs().max() > 1e-3
 
 
+def test_a_correction_of_scores_in_place_of_logits_is_seen() -> None:
+    j, ids = judge("kolibri1"), prompts("kolibri1")
+    model = ours(j.folder)[1]
+    with torch.no_grad():
+        truth = j.logits(*ids)
+        assert (model(*ids) - truth).abs().max() < 1e-9
+        for layer in model.layers:
+            layer.ffn.spec = replace(layer.ffn.spec, corrects_logits=False)
+        assert (model(*ids) - truth).abs().max() > 1e-3
+
+
 def test_mutants_of_the_tests_above() -> None:
     """Seen are every second layer counted from 0, and reading the first name only."""
     raw = judge("qwen2_moe").config

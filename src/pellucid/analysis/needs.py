@@ -137,6 +137,7 @@ ROUTED = (
     *GENERATOR,
     Need("experts", f"{EVERY}.ffn.experts", bool, some=True),
     Need("corrected", f"{EVERY}.ffn.experts {EVERY}.ffn.corrected", lambda experts, on: not experts or on),
+    Need("scores", f"{EVERY}.ffn.experts {EVERY}.ffn.corrects_logits", lambda experts, on: not (experts and on)),
     Need("normalised", f"{EVERY}.ffn.experts {EVERY}.ffn.normalised", lambda experts, on: not experts or on),
     Need("sigmoid", f"{EVERY}.ffn.experts {EVERY}.ffn.affinity", lambda experts, kind: not experts or kind == "sigmoid"),
     Need("pre", f"{EVERY}.ffn.experts {EVERY}.order", lambda experts, order: not experts or order == "pre"),

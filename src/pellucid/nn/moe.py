@@ -92,7 +92,7 @@ class Moe(nn.Module):
         affinity = tap(score(logits, self.spec.affinity), "affinity: B T E")
         ranked = logits  # not the affinities: a softmax can round two of them to one
         if self.correction is not None:
-            ranked = tap(ops.corrected(affinity, self.correction), "corrected: B T E")
+            ranked = tap(ops.corrected(logits if self.spec.corrects_logits else affinity, self.correction), "corrected: B T E")
         elif self.spec.groups > 1 and self.spec.group_best > 1:
             ranked = affinity  # the sum of a group's best is one of affinities
         best = ops.best(ranked, self.spec)
