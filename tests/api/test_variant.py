@@ -25,7 +25,6 @@ from pellucid.engine import generation
 from pellucid.engine.engine import Engine
 from pellucid.engine.scheduler import SchedulerLimits
 from pellucid.errors import PellucidError, UseError
-from pellucid.ops.sampling.settings import Sampling
 from tiny import far, swapped
 from variant_models import NAMES, PROMPT, copies, inputs, plain
 
@@ -232,7 +231,7 @@ def test_a_variant_generates() -> None:
 def test_a_variant_that_sees_later_tokens_reads_prompts_at_once() -> None:
     """Of a layer behind the first, too: in chunks its rows would see no token of a later one."""
     other = variant(plain(), {"layers.1.attn.causal": False})
-    request = other.requests([other.tokenizer.encode(PROMPT)], 3, Sampling(), (), 1, 0)[0]
+    request = other.requests([other.tokenizer.encode(PROMPT)], 3, logprobs=0)[0]
     texts = list[list[tuple[int, float]]]()
     for rows in (2, 64):
         engine = Engine.of(other.module, 256, SchedulerLimits(rows=rows, running=4, waiting=4))

@@ -25,8 +25,9 @@ from pellucid.training.text_rows import TrainingRows
 FREE = {"log_every", "save_every", "save_beside", "keep", "recompute", "on_nan", "skips"}
 HASHES = {"model", "documents", "sources", "tokenizer", "base", "references", "teacher", "reward.file"}
 LATER = {
-    "second", "factors", "shares", "key_factor", "gate_factor", "gated_norm", "first", "side_by_side", "grows", "qk_own", "v_rms",
-    "v_from_k", "backwards", "norms", "own_scale", "keys", "input", "down_bias", "norm_first", "tasks", "gated_heads", "beta_most", "out_eps",
+    "second", "factors", "shares", "key_factor", "gate_factor", "gated_norm", "first", "side_by_side", "grows", "qk_own",
+    "v_rms", "v_from_k", "backwards", "norms", "own_scale", "keys", "input", "down_bias", "norm_first", "tasks", "gated_heads",
+    "beta_most", "out_eps",
 }  # fmt: skip
 """Fields of specs that are newer than the first runs."""
 MACHINE = {"torch", "threads", "cpu", "pellucid", "ranks"}
