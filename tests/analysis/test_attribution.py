@@ -36,7 +36,7 @@ def gaps(model: Any, trace: Trace, cells: int = CELLS, seed: int = 0) -> dict[st
 
 
 @pytest.mark.parametrize(("kind", "steps"), [(kind, steps) for kind in ALL for steps in (1, 3) if kind != "fills" or steps == 1])
-@pytest.mark.quick(8)
+@pytest.mark.quick(10)
 def test_the_parts_of_any_cell_sum_to_it(kind: str, steps: int) -> None:
     worst = gaps(*lived(ALL[kind], steps))
     assert len(worst) > 6 and max(worst.values()) < 1e-10, worst
@@ -95,7 +95,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_walk_that_errs_does_not_sum(mutant: str) -> None:
     kind, owner, name, stand_in = MUTANTS[mutant]
     model, trace = lived(ALL[kind], 2)

@@ -27,7 +27,7 @@ def stands(code: SourceCode) -> bool:
 
 
 @pytest.mark.parametrize("kind", ALL)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_every_record_has_the_source_of_its_op_and_part(kind: str) -> None:
     model, trace = lived(ALL[kind])
     known = {}

@@ -38,7 +38,7 @@ def differing(name: str, q: Quality) -> int:
 
 @pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize(("relation", "language"), [("capital", "en"), ("language", "zh"), ("currency", "en"), ("country", "zh")])
-@pytest.mark.quick(7)
+@pytest.mark.quick(8)
 def test_an_answer_is_that_of_the_prompt_alone(name: str, relation: str, language: str) -> None:
     q = quality(FLOAT64[name], relation, language)
     assert q.of == len(q.countries) == 194 and q.right == sum(row.right for row in q.countries) > 150
@@ -83,7 +83,7 @@ CHANGES = [(pellucid.zero("layers.0.ffn"), 0), (pellucid.zero("layers.0.attn.z",
 
 
 @pytest.mark.parametrize(("change", "right"), CHANGES, ids=["ffn", "head 0", "head 3"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_change_around_the_questions_acts(change: pellucid.Change, right: int) -> None:
     """The specimen's parts; a change of another model is the mutant, and leaves every answer."""
     with pellucid.watch(plain(), only=(), edit=[change]):

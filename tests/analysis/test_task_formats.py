@@ -17,7 +17,7 @@ def reader() -> Model:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("name", TASKS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_task_is_done_at_its_row_alone(reader: Model, name: str, language: str) -> None:
     with torch.no_grad():
         own, wrong = (TASKS[name](reader, language, last) for last in (True, False))

@@ -123,7 +123,7 @@ def moved(source: Path) -> tuple[Path, str]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.quick(13)
+@pytest.mark.quick(16)
 def test_equal_is_equal_and_one_weight_is_found(form: str) -> None:
     report = verify(folder(form))
     assert report.agrees and report.logits < 1e-12, report.first

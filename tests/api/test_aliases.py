@@ -76,7 +76,7 @@ def apart(x: Tensor, ours: Tensor, fused: bool) -> bool:
 
 
 @pytest.mark.parametrize("family", judges.FAMILIES)
-@pytest.mark.quick(8)
+@pytest.mark.quick(10)
 def test_every_name_has_its_tensor(family: str) -> None:
     """All families: each name leads to recorded tensors, the stream's names to the stream, transformers' to what its module gives."""
     model = load(judges.judge(family).folder)
@@ -193,7 +193,7 @@ def test_weights_by_head(specimen: Model) -> None:
 
 
 @pytest.mark.parametrize("family", judges.FAMILIES)
-@pytest.mark.quick(10)
+@pytest.mark.quick(12)
 def test_weights_by_every_file_name(family: str) -> None:
     model = load(judges.judge(family).folder)
     for name, tensor in model.tensors().items():

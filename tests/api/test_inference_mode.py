@@ -62,7 +62,7 @@ def judged(name: str, call: Callable[[Model], object] | None) -> None:
 
 @pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-deepseek", "pellucid/capitals-t5"])
 @pytest.mark.parametrize("call", ["load", *CALLS])
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_what_is_kept_lasts(name: str, call: str) -> None:
     judged(name, CALLS.get(call))
 

@@ -40,7 +40,7 @@ def raw(t: Tensor) -> bytes:
 
 
 @pytest.mark.parametrize("family", judges.FAMILIES)
-@pytest.mark.quick(16)
+@pytest.mark.quick(20)
 def test_what_is_saved_is_what_was_loaded(family: str, tmp_path: Path) -> None:
     """transformers' folder, loaded and saved by us, is read by transformers bit for bit; in shards too, and by us."""
     j = judges.judge(family)
@@ -58,7 +58,7 @@ def test_what_is_saved_is_what_was_loaded(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", judges.FAMILIES)
-@pytest.mark.quick(11)
+@pytest.mark.quick(13)
 def test_what_is_saved_in_bfloat16(family: str, tmp_path: Path) -> None:
     """A cast model says so in its config.json, and both sides read it as that."""
     j = judges.judge(family)
@@ -134,7 +134,7 @@ def test_dtypes(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", judges.FAMILIES)
-@pytest.mark.quick(11)
+@pytest.mark.quick(13)
 def test_meta_has_shapes_alone(family: str) -> None:
     """Nothing but shapes: the same names, the same count, and a forward that computes none."""
     j = judges.judge(family)

@@ -49,7 +49,7 @@ def by_hand_to_query(model: Model, layer: int, head: int, receiver: int, at: int
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_to_the_logits(name: str) -> None:
     model = opened(name)
     s = path_patch(model, FRANCE, JAPAN, "layers.*.attn.z", "H", "logits", WORDS)

@@ -54,7 +54,7 @@ def difference(model: Model, words: tuple[str, str]) -> Callable[[Tensor], Tenso
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(7)
+@pytest.mark.quick(8)
 def test_each_cell_is_its_lone_run(name: str) -> None:
     """Heads at positions, and whole rows of the stream, in every specimen; an encoder's blank is the answer."""
     own = pellucid.load(name, dtype="float64")

@@ -39,7 +39,7 @@ def _no_grad() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(8)
+@pytest.mark.quick(10)
 def test_an_unswitched_variant_is_the_model(name: str) -> None:
     """Bit for bit, over the same Parameters, with the model's name, config, tokenizer, files and settings."""
     model = plain(name)
@@ -114,7 +114,7 @@ RUN: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if FULL or name in PLAIN_COVER])
-@pytest.mark.quick(16)
+@pytest.mark.quick(20)
 def test_every_switch_runs_or_says_why_not(name: str) -> None:
     """Each field with each value: a variant of that Config whose forward runs, or one line. Those of RUN run, whatever the family.
 
@@ -154,7 +154,7 @@ def test_every_switch_runs_or_says_why_not(name: str) -> None:
         ("gpt_oss", "layers.*.attn.sinks", False), ("gemma2", "logit_cap", None), ("qwen3", "layers.*.attn.qk_norm", False),
     ],
 )  # fmt: skip
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_a_switch_is_not_ignored(name: str, switch: str, value: Any) -> None:
     """The Config says it, the name tells it, the output differs; the mutant that ignores it is the model itself."""
     model = plain(name)

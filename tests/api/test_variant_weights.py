@@ -49,7 +49,7 @@ RANKS = {64: 194, 32: 189, 16: 7, 8: 0}
 
 
 @pytest.mark.parametrize(("given", "right"), ANSWERS, ids=str)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_answers_of_the_specimen(given: dict[str, Any], right: int) -> None:
     assert quality(variant(plain(), given)).right == right
 
@@ -123,7 +123,7 @@ def test_twelve_heads_in_four_groups() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_every_family_shares_heads(name: str) -> None:
     """One key/value head for all, wherever a family has keys and values by heads; MLA's latent has none to share."""
     model = plain(name)
@@ -193,7 +193,7 @@ def copies_but(model: Model, other: Model, end: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_every_family_has_thinner_matrices(name: str) -> None:
     model = plain(name)
     thin = low_rank(model, {"*layers.*": 1})
@@ -247,7 +247,7 @@ def test_blocks_are_switched_and_not_averaged(quant: str) -> None:
     "given", [{"norm": "none"}, {"layers.*.order": "bare"}, {"layers.*.attn.fill": 0.0}, {"layers.*.order": "post"}, {}], ids=str
 )
 @pytest.mark.parametrize("rank", [None, 16])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_parts_of_a_variant_sum_to_its_logit(given: dict[str, Any], rank: int | None) -> None:
     """Attribution and the lens go through what is left out, and take a thin matrix as part of its own."""
     model = load("pellucid/capitals", dtype="float64")
@@ -275,7 +275,7 @@ def unequal(model: Model) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "given"), COUNTED, ids=str)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_blocks_of_a_variant_sum_to_their_count(name: str, given: dict[str, Any]) -> None:
     other = variant(plain(name), given)
     bill = pellucid.count(other.name, context=16, known=(other.family.name, other.config))

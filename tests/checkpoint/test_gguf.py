@@ -84,7 +84,7 @@ def apart(model: Any, made: judge.Judge, family: str) -> float:
 
 
 @pytest.mark.parametrize(("family", "quirk", "fields"), CASES, ids=lambda c: str(c).replace(" ", "_"))
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_written_and_read_is_transformers(family: str, quirk: str, fields: dict[str, Any], tmp_path: Path) -> None:
     """In GGUF and back in a folder, whose config.json is the model's own."""
     made = judge.make(family, quirk, **fields)

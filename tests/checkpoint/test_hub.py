@@ -123,7 +123,7 @@ def test_a_revision_is_its_own(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("how", ["offline", "refused", "500"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_cache_serves_where_the_hub_is_away(how: str, hub: Hub, specimen: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     load(NAME)
     hub.requests.clear()
@@ -154,7 +154,7 @@ def test_a_part_of_a_model_in_the_cache_is_no_model(hub: Hub, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("token", [None, "hf_wrong", "hf_bad\x01"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_gated_model_tells_to_log_in_and_keeps_the_token(token: str | None, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.gated.add(NAME)
     if token is not None:
@@ -194,7 +194,7 @@ def test_a_broken_connection_goes_on_where_it_broke(hub: Hub, specimen: Model, m
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
 @pytest.mark.parametrize("how", ["short", "swapped", "flipped"])
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_nothing_but_what_was_announced_is_used(how: str, name: str, hub: Hub, tmp_path: Path, specimen: Model) -> None:
     """Fewer bytes than announced, other bytes of the same length, one bit: an error, nothing of it stays, and a second try is whole."""
     content = hub.models[NAME][name]

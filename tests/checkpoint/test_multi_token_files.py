@@ -44,7 +44,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("kind", [*LAYERS, *ALONE])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_what_is_written_is_read(kind: str, tmp_path: Path) -> None:
     """And the model alone is read as without them, whose config.json has their number where they are layers."""
     folder, modules = folder_of(kind, tmp_path / "own")

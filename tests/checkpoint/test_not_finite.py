@@ -25,7 +25,7 @@ def spoiled(model: Any, name: str, value: float = math.nan) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_each_weight_in_turn(family: str) -> None:
     """The tensor that is named is made from the weight that was spoiled, or from what such a tensor gave."""
     names = [n for n, _ in (*tiny(family).named_parameters(), *tiny(family).named_buffers())]
@@ -57,7 +57,7 @@ def refusal(model: Any, prompts: Any, sources: Any) -> UseError | None:
 
 @pytest.mark.parametrize("family", DECODERS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_logits_that_are_no_numbers(family: str, value: float) -> None:
     """All logits of one request at the third step: the error names the request and the step, whatever else is in the batch."""
     model, calls = tiny(family), [0]

@@ -76,7 +76,7 @@ def alike(a: Model, b: Model) -> bool:
 
 
 @pytest.mark.parametrize(("family", "quirk", "form"), IN_BLOCKS)
-@pytest.mark.quick(7)
+@pytest.mark.quick(8)
 def test_every_family_in_blocks(family: str, quirk: str, form: str, tmp_path: Path) -> None:
     """In float64 its logits are those of the same values held plain; saved and loaded it is the same, however it lies on disk."""
     j = judge(family, quirk)
@@ -99,7 +99,7 @@ def planned(cfg_name: str, form: str, dtype: torch.dtype) -> tuple[Alone, Alone]
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_plan_is_forward_bit_for_bit(family: str, dtype: torch.dtype, form: str) -> None:
     """40 steps; and the prompt's rows have the bits that steps alone give them, for products do not depend on how rows come."""
     plain, plans = planned(family, form, dtype)
@@ -168,7 +168,7 @@ def test_matrices_become_blocks_one_after_the_other(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["capitals", "capitals-deepseek", "capitals-t5"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_bytes_counted_are_bytes_held_and_stored(name: str, form: str, tmp_path: Path) -> None:
     """What is plain is held in bfloat16 here, as the bill of a block format has it."""
     model = load(f"pellucid/{name}", dtype="bfloat16", quant=form)

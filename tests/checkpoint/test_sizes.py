@@ -34,7 +34,7 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", ASKED)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_more_than_the_weights_hold_is_refused(case: str, folder: Path, tmp_path: Path) -> None:
     """In one line, with the numbers, and by what is cheapest to tell: no more modules are built than the file has tensors."""
     changed, key = ASKED[case]

@@ -112,7 +112,7 @@ def test_lines_fit_and_numbers_are_the_values(explained: RunView, width: int, co
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_every_family(name: str) -> None:
     """Unfolded, every parameter is named, letters are explained and formulas are written; no line is too long."""
     model = random_model(name)

@@ -28,7 +28,7 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_every_specimen_is_explained_to_its_end(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The document has the API's numbers, and both languages end in Paris, or in what the text says."""
     prompt = PROMPTS.get(name, CAPITAL)

@@ -294,7 +294,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_command_ends_in_its_line(case: str, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line, the exit code, and the sentence."""
     sentence, code, setup = CASES[case]

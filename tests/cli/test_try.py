@@ -167,7 +167,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_what_cannot_be_tried_is_one_line(capsys: pytest.CaptureFixture[str], text: str) -> None:
     err = run(capsys, SPECIMEN, PROMPT, "--change", text, "-q", code=2)
     assert WRONG[text] in err and err.count("\n") == 1

@@ -30,7 +30,7 @@ def off(bill: Any, split: Split) -> float:
 
 
 @pytest.mark.parametrize("split_text", SPLITS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_parts_over_ranks_add_up_to_the_headline(split_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant gives the parts of one device that has it all."""
     bill = pellucid.count("deepseek-v3", **LARGE)
@@ -44,7 +44,7 @@ def test_parts_over_ranks_add_up_to_the_headline(split_text: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("split_text", SPLITS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_largest_batch_and_context_over_ranks_are_the_last_that_fit(split_text: str) -> None:
     split = split_of(split_text)
     bill = pellucid.count("deepseek-v3", **LARGE)
@@ -113,7 +113,7 @@ def trained(model: str, how: str, **setting: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("model", "how"), [("llama-3.1-8b", "tp"), ("gpt-oss-20b", "experts"), ("deepseek-v2-lite", "tp"), ("t5-base", "tp")]
 )
-@pytest.mark.quick(10)
+@pytest.mark.quick(12)
 def test_a_step_over_ranks_is_a_ranks(model: str, how: str) -> None:
     """What a rank keeps is what all have alike and its part of the rest, and the step's rows are those of the ranks' own table."""
     one, two, four = (trained(model, n and f"{how}={n}") for n in ("", "2", "4"))

@@ -233,7 +233,7 @@ def test_scores_of_a_token_are_what_attention_multiplies() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("split", [Split(2), Split(1, 2), Split(4, 2, 4), Split(2, 1, 4), Split(1, 1, 2), Split(2, 1, 1, 2)])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_ranks_hold_the_model(family: str, split: Split) -> None:
     """What is split adds up to the model; what is not is counted once a rank. Beside a walk over every weight of the whole model."""
     cfg = FAMILIES[family]

@@ -33,7 +33,7 @@ def phases(bill: Bill) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_one_rank_is_the_device(family: str) -> None:
     """Part by part: the same products, the same bytes."""
     bill = bill_of(FAMILIES[family])
@@ -44,7 +44,7 @@ def test_one_rank_is_the_device(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_what_is_held_is_what_is_billed(family: str) -> None:
     """The memory that fits are judged by is the bill's own, at another context and batch too, and the first rank of one has it."""
     bill = bill_of(FAMILIES[family])
@@ -68,7 +68,7 @@ def test_a_state_is_read_and_written_once_a_step(family: str, part: str, row: in
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("split", [Split(2), Split(1, 2), Split(2, 2, 2), Split(2, 1, 4), Split(1, 1, 2), Split(1, 1, 1, 2)])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_no_rank_does_less_than_its_share(family: str, split: Split) -> None:
     """What all ranks of all stages do is at least what one device would do, and no rank does more than that."""
     bill = bill_of(FAMILIES[family])

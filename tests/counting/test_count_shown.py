@@ -92,7 +92,7 @@ VERDICTS = [
 
 @pytest.mark.parametrize(("model", "options", "fits"), VERDICTS)
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_the_verdict_stands_first(
     model: str, options: str, fits: bool, language: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +130,7 @@ TRAINED = [
 
 @pytest.mark.parametrize(("model", "options", "fits"), TRAINED)
 @pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.quick(4)
 def test_the_verdict_on_training_stands_first(
     model: str, options: str, fits: bool, language: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

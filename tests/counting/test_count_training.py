@@ -24,7 +24,7 @@ from tiny import DECODERS, LLAMA, tiny
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_kept_with_adapters_on_meta_is_kept_on_a_device(family: str) -> None:
     """What autograd itself saves; and the adapters are as many as the bill has it."""
     tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)
@@ -54,7 +54,7 @@ def test_adapters_are_those_of_a_new_adapter(kind: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_kept_by_two_layers_of_each_kind_is_kept_by_all(family: str) -> None:
     """What layers share is kept once; and before the first adapter nothing is kept, so that the first layer is no measure of the others."""
     bill = bill_of(many := replace(FAMILIES[family], layers=FAMILIES[family].layers[-1:] * 5))
@@ -78,7 +78,7 @@ def test_adapters_keep_less_than_all() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_kept_on_meta_is_kept_on_a_device(family: str, dtype: torch.dtype) -> None:
     """torch's LayerNorm keeps means and deviations in float32, but on a CPU in bfloat16: 2 bytes less, twice a row."""
     tokens, source = torch.zeros(2, 24, dtype=torch.long), torch.zeros(2, 11, dtype=torch.long)

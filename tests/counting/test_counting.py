@@ -39,7 +39,7 @@ def config_of(name: str) -> tuple[str, Config]:
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_published_models(name: str) -> None:
     """Total, active, and the cache of a token, of every model whose numbers were computed elsewhere."""
     family, cfg = config_of(name)
@@ -94,7 +94,7 @@ def test_numbers_to_check_against() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_each_distinct_layer_once_is_the_whole(family: str) -> None:
     """A model of many layers, reduced and full: the same parameters, products, and bytes; what layers share is counted once."""
     cfg = FAMILIES[family]
@@ -147,7 +147,7 @@ def closed(cfg: Config, rows: int, before: int, batch: int, absorbed: bool) -> i
 
 @pytest.mark.parametrize("family", DECODERS)
 @pytest.mark.parametrize(("rows", "before", "batch"), [(1, 0, 1), (1, 31, 3), (9, 0, 2), (5, 12, 1)])
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_products_are_the_closed_form(family: str, rows: int, before: int, batch: int) -> None:
     cfg = DECODERS[family]
     flops = sum(run(meta_model(cfg, torch.bfloat16), rows, before, batch).flops.values())
@@ -232,7 +232,7 @@ def test_every_number_has_a_formula_that_gives_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3.2", "llama-4-scout", "gpt-oss-20b", "gemma-3-4b", "bert-base", "t5-small", "gpt2"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_products_have_their_formula(name: str) -> None:
     """Of every part; and where the form is another's, none is told, rather than a wrong one."""
     bill = count(name, context=37, batch=2, source=11 if name.startswith("t5") else None)

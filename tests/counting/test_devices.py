@@ -64,7 +64,7 @@ def test_the_table_of_devices(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("name", "language"), [(name, ("en", "zh")[i % 2]) for i, name in enumerate(catalog.devices())])
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_sources_are_shown_whole(name: str, language: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The sources of memory and link are sentences, in the language of the rest; documents keep their names."""
     with speaking(language):

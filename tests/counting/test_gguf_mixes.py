@@ -65,7 +65,7 @@ def quantised(name: str, folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_mix_has_the_bytes_of_llama_cpps_file(name: str, tmp_path: Path) -> None:
     assert {mix: counted(name, mix, tmp_path / "model") for mix in MIXES} == WRITTEN[name]
 

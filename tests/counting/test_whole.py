@@ -24,7 +24,7 @@ def test_most_of_the_catalogue_is_counted() -> None:
 
 
 @pytest.mark.parametrize("name", ASKED)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_the_reduced_model_is_the_whole(name: str) -> None:
     """Parameters and products, with all layers built and run."""
     with warnings.catch_warnings():

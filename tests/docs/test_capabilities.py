@@ -78,7 +78,7 @@ def test_a_reading_is_of_what_ran() -> None:
 
 
 @pytest.mark.parametrize("row", CHOSEN, ids=lambda row: row.id)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_row_reads_its_number(row: Row) -> None:
     assert row.reads and all(row.reads in one_line(printed(tuple(command))) for command in row.commands), row
 

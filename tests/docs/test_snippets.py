@@ -158,7 +158,7 @@ def test_what_the_readme_says_runs(reader_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p not in ELSEWHERE and p != "README.md"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_what_a_page_says_runs(page: str, reader_folder: Path) -> None:
     assert untold((ROOT / page).read_text(encoding="utf-8")) == []
 
@@ -174,7 +174,7 @@ def test_what_a_page_says_runs(page: str, reader_folder: Path) -> None:
         "```rust\nfn main() {}\n```\n",
     ],
 )
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_page_that_is_wrong_is_seen(page: str, reader_folder: Path) -> None:
     assert len(untold(page)) == 1
 

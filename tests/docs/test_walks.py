@@ -126,7 +126,7 @@ CASES = [pytest.param(name, marks=NEEDS.get(name, ())) for name in WALKS]
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_a_page_is_walked(name: str, tmp_path: Path) -> None:
     page, (touched, _) = (PAGES / f"{name}.md").read_text(encoding="utf-8"), WALKS[name]
     assert len(files(page)) == touched and [f for f in files(page) if f.startswith("tests/")]

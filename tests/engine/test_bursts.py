@@ -134,7 +134,7 @@ MIXED = [SETTINGS["greedy"], SETTINGS["all"], SETTINGS["sampled"], SETTINGS["top
 
 
 @pytest.mark.parametrize(("family", "quirk"), [*DECODED, *((f, "plain") for f in STATES if (f, "plain") not in DECODED)])
-@pytest.mark.quick(15)
+@pytest.mark.quick(18)
 def test_a_burst_is_its_single_steps(family: str, quirk: str) -> None:
     """In every family that has a plan: four requests of five texts, over borders of pages."""
     if quirk not in KINDS[family].quirks:
@@ -148,7 +148,7 @@ def test_a_burst_is_its_single_steps(family: str, quirk: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_settings(name: str, dtype: torch.dtype) -> None:
     """Each way to choose, with several texts and with one; the wider vocabulary has more than one run of numbers."""
     module = tiny(replace(LLAMA, vocab=1100), dtype, std=0.2)

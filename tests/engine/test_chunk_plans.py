@@ -62,7 +62,7 @@ def holds(module: Any, requests: list[Request], **how: Any) -> tuple[bool, list[
 
 
 @pytest.mark.parametrize(("family", "quirk"), [(f, q) for f, q in COVER if KINDS[f].task in WRITES])
-@pytest.mark.quick(12)
+@pytest.mark.quick(15)
 def test_a_plan_is_the_models_forward(family: str, quirk: str) -> None:
     """Five texts in chunks, beside texts that decode, over borders of pages: in every family whose rows run by the kernels."""
     if quirk not in KINDS[family].quirks:

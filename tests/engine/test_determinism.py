@@ -134,7 +134,7 @@ def test_documents_and_rows_that_see_ahead(name: str, dtype: torch.dtype) -> Non
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "quirk"), DECODED)
-@pytest.mark.quick(15)
+@pytest.mark.quick(18)
 def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
     """A family is refused if it computes outside the kernels, as the table of plans says."""
     for dtype in DTYPES if quirk == "plain" else DTYPES[:1]:
@@ -146,7 +146,7 @@ def test_every_family_holds_or_is_refused(family: str, quirk: str) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "dtype"), campaign.CASES, ids=str)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_alone_and_in_batches(family: str, dtype: torch.dtype) -> None:
     """Tokens, log-probabilities and likeliest tokens are the same alone and in any batch, to the last bit."""
     draw, model = random.Random(f"{family}"), tiny(family, dtype)
@@ -269,7 +269,7 @@ MUTANTS: list[tuple[str, str, Callable[..., Any]]] = [
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "name", "wrong"), MUTANTS, ids=[f"{m[1]}" for m in MUTANTS])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_mutants_are_seen(family: str, name: str, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-test and the comparison of texts each see the mutant."""
     monkeypatch.setattr(native, "twins_count", lambda x: x.numel() // x.shape[-1], raising=False)

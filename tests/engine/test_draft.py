@@ -67,7 +67,7 @@ def ids_of(outputs: list[list[Output]]) -> list[list[int]]:
 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "deepseek_v3"])
 @pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_the_text_is_the_same(family: str, name: str) -> None:
     """With a draft that is often right, one of another family with a window, and a smaller vocabulary, which knows nothing."""
     module, wanted = tiny.tiny(family), requests(SETTINGS[name])
@@ -96,7 +96,7 @@ def test_deterministic_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "deepseek_v3", "gpt2"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_model_accepts_all_that_it_proposes_to_itself(family: str) -> None:
     """So it has read each text as it is: in chunks, over pages that windows give back, preempted and begun again."""
     module = tiny.tiny(family)

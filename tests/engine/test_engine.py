@@ -64,7 +64,7 @@ GRID = list(itertools.product(("gpt2", "gpt_oss", "deepseek_v3"), SIZES, range(1
 
 
 @pytest.mark.parametrize(("family", "size", "rows", "cached"), GRID if FULL else random.Random(3).sample(GRID, 12))
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_pages_chunks_and_cache(family: str, size: int, rows: int, cached: bool) -> None:
     """The same engine gives the same texts twice; the second time its cache holds the prefixes."""
     engine = built(family, size, rows, cached)
@@ -73,7 +73,7 @@ def test_pages_chunks_and_cache(family: str, size: int, rows: int, cached: bool)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_every_family(family: str) -> None:
     for size, rows, cached in ((1, 3, True), (17, 64, False), (16, 1, True)):
         assert texts(built(family, size, rows, cached), requests_of(family)) == wanted(family)
@@ -92,7 +92,7 @@ class Stingy(Memory):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_oss", "deepseek_v3", "t5"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_preempted_at_every_step(family: str) -> None:
     """The texts are the same whichever question is refused."""
     for cached in CACHED:
@@ -256,7 +256,7 @@ def test_an_edit_is_one_request_s_own() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2000 if FULL else 40))
-@pytest.mark.quick(10)
+@pytest.mark.quick(12)
 def test_lives(seed: int) -> None:
     simulation = run_simulation(random.Random(f"life:{seed}"))
     assert simulation.faults() == ""

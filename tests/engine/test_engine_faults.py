@@ -68,7 +68,7 @@ def test_a_fault_at_every_call_of_every_step() -> None:
 
 
 @pytest.mark.parametrize("seed", range(1000 if FULL else 25))
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_lives_with_faults(seed: int) -> None:
     simulation, _ = simulate_with_faults(random.Random(f"faulty:{seed}"))
     assert simulation.faults() == ""

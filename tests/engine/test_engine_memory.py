@@ -62,7 +62,7 @@ def flat(leak: dict[str, int]) -> bool:
 
 
 @pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_many_requests_leave_nothing(cached: bool) -> None:
     leak = growth(cached)
     assert flat(leak), leak
@@ -134,7 +134,7 @@ def bill(cfg: c.Config, dtype: str, tokens: int, kv: str | None = None) -> Any:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "windows"])
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_bytes_in_int8_are_those_counted(name: str, dtype: str) -> None:
     """A head's row of 8 numbers takes 8 bytes and its scale; a bill without the scales, or of the dtype, is another."""
     cfg = CONFIGS[name]
@@ -147,7 +147,7 @@ def test_bytes_in_int8_are_those_counted(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_bytes_of_the_cache_are_those_counted(name: str, dtype: str) -> None:
     """With pages of one row the bytes are equal; larger pages add at most the unused rows of the last, and of a window's first."""
     cfg = CONFIGS[name]

@@ -95,7 +95,7 @@ def error(model: Any, text: ForkedText, trials: Trials, **how: Any) -> float:
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *OTHERS, *specimens()])
-@pytest.mark.quick(12)
+@pytest.mark.quick(15)
 def test_a_fork_is_its_lone_run(name: str) -> None:
     """A third of the trials, with PELLUCID_FULL=1 all."""
     model = model_of(name)
@@ -111,7 +111,7 @@ def grown(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt_oss", "t5", "bert", "pellucid/capitals-prefix", "gemma4_text: as E2B"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_changes_of_every_run(name: str) -> None:
     """Changes of the run that is forked act in each fork too: before the fork's own, and where it enters behind them."""
     model = model_of(name)
@@ -196,7 +196,7 @@ def test_a_wrong_change_is_an_error() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_deterministic_forks_have_the_bits_of_lone_runs(name: str, dtype: torch.dtype) -> None:
     """Over the engine's pages, of whatever size."""
     model = tiny(name, dtype)

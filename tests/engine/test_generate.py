@@ -69,7 +69,7 @@ def run(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_greedy_is_full_forwards(family: str) -> None:
     """A ragged batch, and each of its texts alone, equals the plain loop, with and without a stop."""
     model = model_of(family)
@@ -89,7 +89,7 @@ WRITERS = [f for f, kind in judges.KINDS.items() if kind.task in judges.WRITES]
 
 
 @pytest.mark.parametrize("family", WRITERS)
-@pytest.mark.quick(17)
+@pytest.mark.quick(21)
 def test_greedy_of_every_family_of_files(family: str) -> None:
     """Files saved by transformers, in float64, give the plain loop's texts over pages, beyond the narrow windows of these models."""
     model = load(judges.judge(family).folder)
@@ -122,7 +122,7 @@ def test_mutants_are_seen(owner: Any, name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_batch_is_each_alone(family: str) -> None:
     """The logits of every step of a batch equal those of each text alone, though the texts end at different times."""
     model = model_of(family)
@@ -146,7 +146,7 @@ def test_batch_is_each_alone(family: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_one_request_goes_by_its_plan(family: str, dtype: torch.dtype) -> None:
     """Model.generate of one request replays a plan that the next request finds; without kernels, and in a batch, the text is the same."""
     model = model_of(family, dtype)

@@ -58,7 +58,7 @@ def test_it_computes_with_rounded_keys_and_values(family: str) -> None:
 @needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", ["llama", "gpt_oss"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_alone_and_in_batches(family: str, dtype: torch.dtype) -> None:
     """Tokens and log-probabilities are the same alone, in any batch and chunks, after preemption and from cached pages, to the bit."""
     draw, model = random.Random(family), tiny(family, dtype)

@@ -141,7 +141,7 @@ def batch(model: Model, pages: int, size: int, limits: SchedulerLimits, cached: 
 
 
 @pytest.mark.parametrize(("rows", "cached"), [(2, True), (5, False), (64, True)])
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_few_pages_and_small_chunks(case: tuple[Judge, Model, dict[int, list[int]]], rows: int, cached: bool) -> None:
     """Texts are right when they are preempted before or after the bound, with prompts and second readings cut anywhere."""
     _, model, want = case

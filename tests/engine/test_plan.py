@@ -105,7 +105,7 @@ SQUARE = [(f, d, SIZES[(i + k) % 3]) for i, f in enumerate(FAMILIES) for k, d in
 
 
 @pytest.mark.parametrize(("family", "dtype", "size"), GRID if FULL else SQUARE)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_plan_is_forward_bit_for_bit(family: str, dtype: torch.dtype, size: int) -> None:
     """All logits of 40 steps and the cache are equal. Where no kernel fits, both are torch's and no plan is made."""
     decodes = pair(FAMILIES[family], dtype, size)
@@ -118,7 +118,7 @@ def test_plan_is_forward_bit_for_bit(family: str, dtype: torch.dtype, size: int)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_steps_are_the_whole_forward(family: str, dtype: torch.dtype) -> None:
     """Decoding gives the logits of one forward over the text up to rounding, with kernels and without."""
     model = model_of(FAMILIES[family], dtype)

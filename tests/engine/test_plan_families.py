@@ -72,7 +72,7 @@ def same(model: Any) -> bool:
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "quirk"), DECODED)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_a_family_is_planned_or_refused(family: str, quirk: str) -> None:
     model = tiny(config_of(family, quirk), torch.float32, std=0.2)
     assert not isinstance(model, Encoder)
@@ -91,7 +91,7 @@ HELD = [f for f in PLAIN_COVER if decodes(f)]
 
 @needs_kernels
 @pytest.mark.parametrize("family", HELD)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_in_bfloat16(family: str) -> None:
     """In bfloat16 a plan's mean error against float64 is at most twice that of torch's forward."""
     cfg = config_of(family, "plain")
@@ -116,7 +116,7 @@ def named(made: Plans) -> set[str]:
 @needs_kernels
 @pytest.mark.parametrize("form", ["int8", "int4"])
 @pytest.mark.parametrize("family", HELD)
-@pytest.mark.quick(13)
+@pytest.mark.quick(16)
 def test_in_blocks(family: str, form: str) -> None:
     """Weights in blocks are planned as plain ones are, experts and latents too, and only a few matrices are made plain."""
     cfg = config_of(family, "plain")

@@ -77,7 +77,7 @@ def holds(cfg: c.Config, dtype: torch.dtype, size: int = 4) -> bool:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", CROWDS)
 @pytest.mark.parametrize("size", [1, 5])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_planned_batch_is_each_alone_bit_for_bit(family: str, dtype: torch.dtype, size: int) -> None:
     assert holds(CROWDS[family], dtype, size)
 

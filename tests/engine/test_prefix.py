@@ -104,7 +104,7 @@ def early(self: PageAllocator, length: int) -> int:
     ],
 )
 @pytest.mark.parametrize("family", WINDOWED)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_windows_mutants(family: str, owner: Any, name: str, value: Any) -> None:
     """Mutants: pages that are never freed, freed too early or read afterwards, and one allocator for all layers."""
     if name == "of" and len(FAR[family]) == 1:
@@ -187,7 +187,7 @@ GRID = [(family, *CUT[(n + k) % 4]) for n, family in enumerate(MODELS) for k in 
 
 
 @pytest.mark.parametrize(("family", "size", "chunk", "many"), GRID)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_with_and_without_the_cache(family: str, size: int, chunk: int, many: int) -> None:
     """The logits of all computed rows are equal, in a pool that two texts fill and in larger ones."""
     worst, hits = cached(MODELS[family], size, chunk, many)

@@ -19,7 +19,7 @@ from tiny import swapped
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "deepseek_v3"])  # plain rows, windows and sinks, latents
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_the_text_is_the_same(family: str) -> None:
     """The quick form of the campaign, which asks it of a thousand prompts."""
     report = campaign(3, 0, [family])

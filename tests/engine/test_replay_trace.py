@@ -91,7 +91,7 @@ def holds(model: Any, how: dict[str, Any]) -> bool:
 
 @needs_kernels
 @pytest.mark.parametrize(("family", "quirk"), VARIANTS)
-@pytest.mark.quick(12)
+@pytest.mark.quick(15)
 def test_a_replay_tells_what_a_forward_shows(family: str, quirk: str) -> None:
     """Once steps of one row and of three are recorded, replays give the forward's records and no forward runs.
 
@@ -199,7 +199,7 @@ def unmade(self: replay_trace.TapRecorder, *given: Any) -> None:
         (DecodeStep, "set_spans", lambda self, spans: setattr(self, "spans", spans)),
     ],
 )
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_mutants_are_seen(where: Any, name: str, value: Any) -> None:
     model = tiny(FAMILIES["llama"], torch.float32)
     assert all(holds(model, how) for how in ASKED)

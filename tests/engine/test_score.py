@@ -26,7 +26,7 @@ def by_hand(model: Any, text: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_scores_are_the_forward_s(family: str) -> None:
     """Reading 7 rows at a time over pages gives the forward's scores; one row too many in each chunk is seen."""
     model, text = tiny(family), ids(1, 40)[0].tolist()

@@ -26,7 +26,7 @@ def sound(report: Mapping[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_nothing_is_left_and_every_text_is_its_own(kind: str) -> None:
     report = campaign(kind, QUICK, 2)
     assert sound(report), report
@@ -81,7 +81,7 @@ MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_faults_are_found(mutant: str) -> None:
     before = set(os.listdir("/proc/self/fd"))
     with swapped(*MUTANTS[mutant]):

@@ -68,7 +68,7 @@ def in_chunks(module: Decoder, text: Tensor, chunk: int, size: int = 4) -> Tenso
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.quick(7)
+@pytest.mark.quick(8)
 def test_chunks_and_steps_are_the_whole(family: str, dtype: torch.dtype) -> None:
     module, text = model(family, dtype), ids(23)
     right = module(text[None])[0]
@@ -78,7 +78,7 @@ def test_chunks_and_steps_are_the_whole(family: str, dtype: torch.dtype) -> None
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.quick(7)
+@pytest.mark.quick(8)
 def test_the_kernel_gives_the_same_bits_in_any_chunks(family: str, dtype: torch.dtype) -> None:
     """The kernel takes tokens one after another; in float32 the reference is within the rounding of it."""
     module, text = model(family, dtype), ids(23)
@@ -139,7 +139,7 @@ PROMPTS = [ids(n, seed=n).tolist() for n in (5, 16, 33, 21, 8)]
 
 @pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_among_others_and_preempted(family: str, dtype: torch.dtype) -> None:
     """Each text is the one that it would be alone, in steps of mixed chunks, and where pages run out and a text begins again."""
     module = model(family, dtype)
@@ -150,7 +150,7 @@ def test_among_others_and_preempted(family: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_forks_of_one_prompt(family: str, dtype: torch.dtype) -> None:
     module = model(family, dtype=dtype)
     for prompt in PROMPTS[:3]:  # one ends with a page
@@ -159,7 +159,7 @@ def test_forks_of_one_prompt(family: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_behind_a_cached_beginning(family: str, dtype: torch.dtype) -> None:
     """A later text goes on from the state at the end of the last full page that both have."""
     module, engine = model(family, dtype=dtype), Engine.of(model(family, dtype=dtype), 400, size=8)
@@ -195,7 +195,7 @@ def copied_rows(self: PagedCache, allocator: Any, request: object, indices: Any)
 
 @pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("mutant", MUTANTS)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_mutants_are_seen(family: str, mutant: str) -> None:
     module, prompt = model(family), PROMPTS[0]
     right = [alone(module, prompt, 9)] * 3
@@ -229,7 +229,7 @@ def test_deterministic_mode_is_refused_where_a_scan_has_no_kernel() -> None:
 
 @pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_a_step_of_one_token_may_run_again(family: str, dtype: torch.dtype) -> None:
     """As a plan is recorded, and the forward runs in its place where that is refused."""
     module, text = model(family, dtype=dtype), ids(13)

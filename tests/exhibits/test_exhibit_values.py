@@ -53,7 +53,7 @@ def broken(shown: Exhibit, settings: Settings, switched: bool = True) -> list[st
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=written)
-@pytest.mark.quick(15)
+@pytest.mark.quick(18)
 @pytest.mark.timeout(3000 if FULL else 300)  # the most steps of training, twice, beside other work
 def test_claims_hold_at_every_value(name: str, settings: Settings) -> None:
     assert broken(find(name), settings, switched=FULL) == []
@@ -64,7 +64,7 @@ PROMPTED = [(name, c) for name in names() for c in find(name).controls if c.name
 
 
 @pytest.mark.parametrize(("typed", "text"), list(product(PROMPTED, TEXTS)), ids=lambda x: x if isinstance(x, str) else x[0])
-@pytest.mark.quick(22)
+@pytest.mark.quick(27)
 def test_claims_hold_of_any_prompt(typed: tuple[str, Control], text: str) -> None:
     """A prompt that is too short to compare one token with another is refused in one line."""
     name, control = typed

@@ -52,7 +52,7 @@ def test_every_file_is_in_a_chapter() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_claims_hold(name: str) -> None:
     result = ran(name)
     assert result.claims and result.panels
@@ -61,7 +61,7 @@ def test_claims_hold(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(12)
+@pytest.mark.quick(15)
 def test_a_claim_fails_without_the_switch(name: str) -> None:
     result = run_exhibit(find(name), None, {} if FULL else few_steps(name), open_single, enabled=False)
     assert not result.holds
@@ -78,14 +78,14 @@ COUNTED = {  # claims about answers whose count alone does not tell a switch fro
 
 
 @pytest.mark.parametrize("name", COUNTED)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_answers_tell_a_switch_from_none(name: str) -> None:
     result = run_exhibit(find(name), open_model=open_single, enabled=False)
     assert {c.key for c in result.claims if not c.holds} >= COUNTED[name]
 
 
 @pytest.mark.parametrize("name", NAMES if FULL else NAMES[::3])
-@pytest.mark.quick(8)
+@pytest.mark.quick(10)
 def test_claims_hold_in_float64(name: str) -> None:
     result = run_exhibit(find(name), open_model=open_double)
     assert [c.key for c in result.claims if not c.holds] == []
@@ -101,7 +101,7 @@ ON_ONE = [(name, model) for i, (name, model) in enumerate(ON_OTHERS) if i % 3 ==
 
 
 @pytest.mark.parametrize(("name", "model"), ON_OTHERS if FULL else ON_ONE)
-@pytest.mark.quick(14)
+@pytest.mark.quick(17)
 def test_it_runs_on_every_specimen_that_fits(name: str, model: str) -> None:
     """It is refused by `fits`, or for its words; else every claim that is made about it holds."""
     shown, other = find(name), open_single(model)
@@ -117,7 +117,7 @@ def test_it_runs_on_every_specimen_that_fits(name: str, model: str) -> None:
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_documents_say_the_numbers(name: str, lang: str) -> None:
     """Each number of a claim stands in its sentence as every number is written, and the terminal shows sentence and panels."""
     with speaking(lang):
@@ -132,7 +132,7 @@ def test_documents_say_the_numbers(name: str, lang: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_python_makes_the_runs_again(name: str) -> None:
     """The lines that an exhibit gives as Python run, and there is a line for each of its runs."""
     document = exhibit_document(ran(name))
@@ -280,7 +280,7 @@ UNABLE: dict[
 
 
 @pytest.mark.parametrize("name", UNABLE)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_what_a_model_cannot_do_is_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence fails on a model that can, which is put in its place: its answers are right, its module guesses worse than it."""
     model, part, put = UNABLE[name]
@@ -291,7 +291,7 @@ def test_what_a_model_cannot_do_is_measured(name: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["rank", "residual", "heads", "patterns", "kinds"])
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_a_model_that_knows_nothing_is_said_to(name: str) -> None:
     """No claim fails on a model with fresh weights: what a change takes from its answers cannot be seen."""
     model = open_single(OTHERS[0])

@@ -39,7 +39,7 @@ def gap(j: Judge, model: Any, size: int = 4) -> float:
 
 
 @pytest.mark.parametrize("family", [family for family in WRITING if family not in AT_ONCE])
-@pytest.mark.quick(8)
+@pytest.mark.quick(10)
 def test_texts_read_in_pieces_among_others_are_transformers(family: str) -> None:
     j = judge(family)
     assert gap(j, ours(j.folder)[1]) < 1e-9
@@ -60,7 +60,7 @@ def test_rows_that_lie_elsewhere_mutant(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(8)
+@pytest.mark.quick(10)
 def test_parameters_are_as_many_as_transformers_has(family: str) -> None:
     j = judge(family)
     computed = sum(p.numel() for p in j.hf.parameters() if not p.requires_grad)  # sinusoids, which transformers stores

@@ -57,7 +57,7 @@ def old(raw: Raw) -> Raw:
 
 
 @pytest.mark.parametrize(("family", "quirk"), EACH)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_old_and_new_spelling_mean_the_same(family: str, quirk: str) -> None:
     raw = judge(family, quirk).config
     if family in UNTOLD_NEAR:
@@ -80,7 +80,7 @@ def test_old_and_new_spelling_mean_the_same(family: str, quirk: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_published_configs_and_their_parameters(name: str) -> None:
     raw, parameters = PUBLISHED[name]
     cfg = reads(raw)
@@ -120,7 +120,7 @@ def test_what_published_configs_say() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(22)
+@pytest.mark.quick(27)
 def test_a_silent_file_means_what_transformers_takes_it_to_mean(family: str) -> None:
     """A missing field is refused by name, or read as transformers' own default."""
 
@@ -176,7 +176,7 @@ def altered(raw: Raw, path: list[str], value: Any) -> Raw:
 
 
 @pytest.mark.parametrize(("family", "quirk"), EACH)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_out_of_range_fields_are_refused_by_name(family: str, quirk: str, monkeypatch: pytest.MonkeyPatch) -> None:
     raw, kinds_read = judge(family, quirk).config, dict[str, tuple[str, str]]()
     for kind in ("integer", "number", "flag", "choice", "fixed", "texts", "numbers", "ids", "indices", "part"):
@@ -239,7 +239,7 @@ ANOTHER = {  # fields of the harmless tier, with other values than transformers'
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_harmless_fields_are_harmless(family: str) -> None:
     """With all harmless fields changed, transformers' logits are the same bits."""
     assert ANOTHER.keys() <= HARMLESS

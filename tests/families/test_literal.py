@@ -20,7 +20,7 @@ PALM = LITERAL["palm-8b"]["literal"]
 
 
 @pytest.mark.parametrize("name", LITERAL)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_published_total_is_near(name: str) -> None:
     """The total is within a thirtieth of the rounded figure; GPT-3 XL is misprinted, so its table's total is that of the intended model."""
     as_data = re.match(r"([\d.]+)([MB])", LITERAL[name]["published"]["total"])

@@ -52,7 +52,7 @@ QUIRKS: dict[str, tuple[str, Raw, bool]] = {
 
 
 @pytest.mark.parametrize("quirk", QUIRKS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_text_model_is_read_verified_and_saved(quirk: str, tmp_path: Path) -> None:
     """What is saved is a model of the text model's own type, in which transformers finds every weight."""
     text, inner, tied = QUIRKS[quirk]

@@ -118,7 +118,7 @@ def traces(family: str, dtype: torch.dtype) -> tuple[list[tuple[Any, ...]], list
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_meta_trace_is_the_real_one(family: str, dtype: torch.dtype) -> None:
     """Path, axes, shape, dtype, source, op, operands and weights are equal, in order."""
     real, meta_model = traces(family, dtype)
@@ -139,7 +139,7 @@ def test_a_branch_on_the_device_mutant() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_every_parameter_is_a_source(family: str) -> None:
     """Each parameter and buffer made at least one recorded tensor, on meta too."""
     model = tiny(family)

@@ -78,7 +78,7 @@ def test_the_text_model_is_read_out_of_the_whole(multimodal: tuple[Path, Tensor,
 
 
 @pytest.mark.parametrize("head", [True, False])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_what_is_saved_is_the_text_model(head: bool, multimodal: tuple[Path, Tensor, str], tmp_path: Path) -> None:
     """With a head of its own and with a tied one: transformers reads the saved folder and finds every weight."""
     model = load(silent(multimodal[0], tmp_path, () if head else ("lm_head.weight", "language_model.lm_head.weight")))

@@ -51,7 +51,7 @@ def filled(family: str, tensors: dict[str, Tensor], quirk: str = "plain", **conf
 
 
 @pytest.mark.parametrize(("family", "quirk"), EACH)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_the_table_of_names_is_reversible(family: str, quirk: str) -> None:
     """Written names and bits are those of transformers, but for what carries nothing (PEGASUS' sinusoids)."""
     kind, model = ours(judge(family, quirk).folder)
@@ -62,7 +62,7 @@ def test_the_table_of_names_is_reversible(family: str, quirk: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_faults_of_a_checkpoint_are_one_line(family: str) -> None:
     good, (kind, cfg) = disk(family), understand(judge(family).config)
     filled(family, good)

@@ -59,7 +59,7 @@ def test_a_null_is_what_transformers_takes_it_for(family: str) -> None:
     assert otherwise(family) == []
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("family", sorted(LENGTHS))
 def test_a_length_without_a_number_is_refused(family: str) -> None:
     """transformers builds the model, and its mask then asks for the number."""

@@ -56,7 +56,7 @@ CASES = [(kind, quirk) for kind in OF for quirk in QUIRKS if (kind, quirk) != ("
 
 
 @pytest.mark.parametrize(("kind", "quirk"), CASES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_the_text_model_is_read_verified_and_saved(kind: str, quirk: str, tmp_path: Path) -> None:
     text, hf = OF[kind][0], made(kind, quirk)
     hf.save_pretrained(tmp_path / "all")

@@ -100,7 +100,7 @@ def prompts(model: Model) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("id", READ)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_a_published_folder_is_read_as_transformers_reads_it(id: str, places: Path) -> None:
     """It loads without a warning, its logits are transformers' in float64, and its generation and tokenizer settings are read."""
     place = places / id.replace("/", "--")

@@ -33,7 +33,7 @@ def alike(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize("family", FUSED)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_experts_in_one_tensor(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers' own spelling is read; up before gate, and a folder in both spellings, are seen."""
     j = judge(family)
@@ -64,7 +64,7 @@ def test_what_is_saved_is_in_the_old_spelling(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_gamma_and_beta(family: str) -> None:
     """TensorFlow's names of a norm's weights are read in any family; both spellings at once are an error."""
     good = disk(family)

@@ -105,7 +105,7 @@ def test_every_type_is_asked() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 @torch.no_grad()
 def test_a_model_without_its_head(family: str, tmp_path: Path) -> None:
     """It loads if the head is the embedding alone, or none is needed; both spellings of one tensor are an error."""
@@ -151,7 +151,7 @@ def spellings(kind: str, folder: Path, hf: Any) -> dict[str, Tensors]:
 
 @pytest.mark.parametrize("kind", SEEING)
 @torch.no_grad()
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_a_model_that_sees(kind: str, tmp_path: Path) -> None:
     text, eyes = SEEING[kind]
     hf = seeing(kind, text, eyes)
@@ -188,7 +188,7 @@ MUTANTS: dict[str, tuple[Callable[[Family, str], str], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(("mutant", "family"), [(m, f) for m, (_, families) in MUTANTS.items() for f in families])
 @torch.no_grad()
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_mutants_are_seen(mutant: str, family: str, tmp_path: Path) -> None:
     bare, rows, head = base(family, tmp_path)
     law(bare, rows, prompts(family), head)

@@ -194,7 +194,7 @@ LAWS: dict[str, Callable[[torch.dtype], list[bool]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_kernels_equal_their_twins(law: str, dtype: torch.dtype) -> None:

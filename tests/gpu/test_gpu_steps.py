@@ -87,7 +87,7 @@ def worst(name: str, count: int) -> float:
     return max(far(rows[key], want[key][i]) for i, rows in enumerate(seen) for key in range(count))
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_replayed_step_is_the_forward(name: str, count: int) -> None:
@@ -117,7 +117,7 @@ def three_requests(sampling: Sampling = GREEDY, new: int = 8) -> list[Request]:
     return [Request(tuple(ids(4 + 3 * n, seed=n).tolist()), new - n, sampling, stops=frozenset({7, 20 + n})) for n in range(3)]
 
 
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 @pytest.mark.parametrize("name", ["gpt2", "deepseek_v3", "qwen2_moe"])
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(0.9, top_k=20, seed=4), Sampling(repetition=1.3)], ids=["greedy", "drawn", "repetition"]

@@ -138,7 +138,7 @@ def figure(x: float) -> float:
 
 
 @pytest.mark.parametrize("name", [*MADE, *KINDS])
-@pytest.mark.quick(18)
+@pytest.mark.quick(22)
 def test_accounts_come_to_their_cells(name: str) -> None:
     records = recorded(MADE[name] if name in MADE else read(name, "plain"))
     assert not (wrong := astray(records)), wrong[:5]
@@ -147,7 +147,7 @@ def test_accounts_come_to_their_cells(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECIMENS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_accounts_of_specimens(name: str) -> None:
     model = pellucid.load(f"pellucid/{name}", dtype="float64")
     prompt = "The capital of France is [MASK]." if model.config.bidirectional else "The capital of France is"

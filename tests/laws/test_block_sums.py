@@ -108,13 +108,13 @@ def differing(outputs: dict[str, Sums]) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(14)
+@pytest.mark.quick(17)
 def test_every_familys_blocks_sum_to_their_count(family: str) -> None:
     assert differing(sums_of_run(pellucid.load(judge(family, "plain").folder, dtype="float32"), IDS)) == []
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_every_specimens_blocks_sum_to_their_count(name: str) -> None:
     assert differing(sums_of_run(pellucid.load(name), IDS)) == []
 
@@ -130,7 +130,7 @@ def drawn(cfg: Config, name: str, family: str) -> Sums:
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-@pytest.mark.quick(10)
+@pytest.mark.quick(12)
 def test_every_published_models_blocks_sum_to_their_count(name: str) -> None:
     """It holds for two layers of each kind, on meta."""
     try:

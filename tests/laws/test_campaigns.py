@@ -25,7 +25,7 @@ def watcher(folder: Path) -> Watcher:
 
 
 @pytest.mark.parametrize("name", FULL)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_every_mutant_loads_or_is_refused(name: str, tmp_path: Path) -> None:
     tally = campaign(name, 7, range(QUICK[name]), tmp_path, watcher(tmp_path))
     assert set(tally.outcomes) <= {"loaded", "refused"}, tally.faults

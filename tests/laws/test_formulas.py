@@ -128,7 +128,7 @@ def test_all_model_types_are_here() -> None:
 
 
 @pytest.mark.parametrize(("family", "quirk"), CASES)
-@pytest.mark.quick(20)
+@pytest.mark.quick(25)
 def test_texts_give_their_tensors(family: str, quirk: str) -> None:
     for seed in SEEDS:
         made = runs(read(family, quirk), seed)
@@ -136,13 +136,13 @@ def test_texts_give_their_tensors(family: str, quirk: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_texts_of_parts_that_no_family_has(name: str) -> None:
     assert not (gaps := wrong(runs(MADE[name]))), gaps
 
 
 @pytest.mark.parametrize("name", SPECIMENS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_texts_of_specimens(name: str) -> None:
     """It holds for the prompt and for two steps after it, whose keys lie in the cache."""
     model = pellucid.load(f"pellucid/{name}", dtype="float64")
@@ -191,7 +191,7 @@ def test_signs_are_explained(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", KINDS)
-@pytest.mark.quick(18)
+@pytest.mark.quick(22)
 def test_signs_of_families_are_explained(family: str) -> None:
     for quirk in KINDS[family].quirks:
         assert not (signs := unexplained(runs(read(family, quirk)))), signs
@@ -253,7 +253,7 @@ MUTANTS: dict[str, tuple[str, str, Mutant]] = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_mutant_is_seen(mutant: str) -> None:
     family, quirk, (owner, name, value) = MUTANTS[mutant]
     quirk = quirk if quirk in KINDS[family].quirks else "plain"

@@ -75,7 +75,7 @@ def test_at_most_five_kinds_of_motion() -> None:
         ("page.css", "p { --move-fade: 400ms; }"),
     ],
 )
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_another_motion_is_seen(file: str, text: str) -> None:
     texts = sources()
     texts[file] += text

@@ -125,7 +125,7 @@ BY_TURNS = [(n, f) for n, f in ALL if (list(MODELS).index(n) + list(VIEWS).index
 
 
 @pytest.mark.parametrize(("name", "form"), ALL if FULL else BY_TURNS)
-@pytest.mark.quick(12)
+@pytest.mark.quick(15)
 def test_one_path_has_one_number(name: str, form: str) -> None:
     assert of_paths(name, form) == {}
 
@@ -173,7 +173,7 @@ ONCE = [["plain", "price"], ["plain", "train"], ["plain", "lora"], ["plain", "ra
 
 @pytest.mark.parametrize("forms", ONCE, ids="+".join)
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.quick(12)
+@pytest.mark.quick(15)
 def test_one_row_has_one_amount(name: str, forms: list[str]) -> None:
     pairs = list(shown(name, forms))
     assert len(pairs) > 12
@@ -181,7 +181,7 @@ def test_one_row_has_one_amount(name: str, forms: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["pellucid/capitals-llama", "pellucid/capitals-deepseek", "pellucid/capitals-t5"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_show_and_explain_say_what_count_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The parameters of a model, of each of its blocks and of every weight are one number in `show`, `explain` and `count`."""
     model, counts = pellucid.load(name), count(name, dtype="float32", context=16)

@@ -44,7 +44,7 @@ def gap(model: nn.Module, size: int = 4, feed: Callable[..., Tensor] | None = No
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_batch_is_each_alone(family: str, size: int) -> None:
     assert gap(tiny(family), size) < 1e-11
 
@@ -58,7 +58,7 @@ def test_shuffled_pages(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_request_reads_every_page_mutant(family: str) -> None:
     def leak(self: Step, pages: PageAllocator, pools: Stored, s: Span) -> Segment:
         rows, everything = slice(s.start, s.stop), pages.count * pages.size
@@ -159,7 +159,7 @@ def mismatch(family: str, name: str = "c", size: int = 4) -> float:
 @pytest.mark.parametrize("size", [1, 17])
 @pytest.mark.parametrize("name", ["c", "d"])
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_watched_in_the_batch_is_watched_alone(family: str, name: str, size: int) -> None:
     assert mismatch(family, name, size) < 1e-11
 
@@ -198,7 +198,7 @@ def test_rows_not_sorted_mutant(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_watching_one_request_changes_none(family: str) -> None:
     """A watch of one request changes no bit, in float32 too."""
     for dtype in (torch.float64, torch.float32):

@@ -41,7 +41,7 @@ def given(j: Judge) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize(("family", "quirk"), CASES, ids=lambda x: str(x).replace(" ", "-"))
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_equal_in_float64(family: str, quirk: str) -> None:
     j = judge(family, quirk)
     ids, (_, model) = given(j), ours(j.folder)
@@ -59,7 +59,7 @@ def test_equal_in_float64(family: str, quirk: str) -> None:
 
 
 @pytest.mark.parametrize("family", PLAIN_COVER)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_equal_where_rows_are_padded(family: str) -> None:
     j = judge(family)
     ids, (_, model) = given(j), ours(j.folder)
@@ -79,7 +79,7 @@ def test_equal_where_rows_are_padded(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", [f for f in PLAIN_COVER if f != "xglm"])  # whose least score of float64 is written as a float32
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_the_islands_of_float32_are_seen(family: str) -> None:
     """Without promotion transformers itself is off by float32's rounding, so the bound would notice one cast."""
     j = make(family, promote=False)
@@ -92,7 +92,7 @@ CHANGES = [(f, q, change) for f, kind in KINDS.items() for q, change in kind.cha
 
 
 @pytest.mark.parametrize(("family", "quirk", "change"), CHANGES, ids=lambda x: "-".join(x) if isinstance(x, dict) else None)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_another_config_differs(family: str, quirk: str, change: dict[str, Any]) -> None:
     j = judge(family, quirk)
     ids = given(j)
@@ -101,7 +101,7 @@ def test_another_config_differs(family: str, quirk: str, change: dict[str, Any])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(14)
+@pytest.mark.quick(17)
 def test_every_parameter_matters(family: str) -> None:
     """Each parameter and saved buffer, disturbed alone, changes the logits."""
     j = judge(family)
@@ -143,7 +143,7 @@ def errors(j: Judge, model: Module, other: nn.Module, shapes: Iterable[tuple[int
 
 @pytest.mark.parametrize("dtype", FLOOR, ids=lambda d: str(d).removeprefix("torch."))
 @pytest.mark.parametrize(("family", "quirk"), RATIO)
-@pytest.mark.quick(19)
+@pytest.mark.quick(23)
 def test_no_worse_than_twice_transformers_error(family: str, quirk: str, dtype: torch.dtype) -> None:
     j = judge(family, quirk)
     model = ours(j.folder, dtype)[1]
@@ -177,7 +177,7 @@ def test_kimi_k2_is_deepseek_v3_by_another_name() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(22)
+@pytest.mark.quick(27)
 def test_the_first_difference_is_named(family: str) -> None:
     """The part of any disturbed weight is named; a weight that is read but not called is named by the part that uses it."""
     j = judge(family)

@@ -64,7 +64,7 @@ def _no_grad() -> Any:
 
 
 @pytest.mark.parametrize(("shape", "question"), ASKING if FULL else QUICK)
-@pytest.mark.quick(14)
+@pytest.mark.quick(17)
 def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     ASKED[question](shape)

@@ -49,7 +49,7 @@ def _no_grad() -> Any:
 
 
 @pytest.mark.parametrize(("shape", "question"), ASKING if FULL else QUICK)
-@pytest.mark.quick(14)
+@pytest.mark.quick(17)
 def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     ASKED[question](shape)
@@ -89,7 +89,7 @@ def test_it_is_counted_as_it_ran() -> None:
 
 
 @pytest.mark.parametrize("cfg", [*tiny.FAMILIES.values(), *SHAPES.values()])
-@pytest.mark.quick(14)
+@pytest.mark.quick(17)
 def test_every_matrix_that_may_be_split_runs_split(cfg: c.Config) -> None:
     """Those that `thinnable` lists, each alone; a matrix that is read and never called is not among them."""
     with META:

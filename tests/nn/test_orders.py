@@ -57,7 +57,7 @@ ASKED: dict[str, Callable[[str], None]] = {
 
 @pytest.mark.parametrize("question", ASKED)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: p
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_one_request_goes_by_its_plan(shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     test_generate.test_one_request_goes_by_its_plan(shape, dtype)

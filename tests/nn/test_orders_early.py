@@ -70,7 +70,7 @@ def questions() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("shape", "question"), [*questions()])
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     with torch.no_grad():
@@ -79,7 +79,7 @@ def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: p
 
 @pytest.mark.parametrize("shape", WRITERS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_one_request_goes_by_its_plan(shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     test_generate.test_one_request_goes_by_its_plan(shape, dtype)

@@ -53,7 +53,7 @@ ASKING = [(s, q) for s in SHAPES for q in ASKED if q not in OF_FAMILIES or s in 
 
 
 @pytest.mark.parametrize(("shape", "question"), ASKING if FULL else ASKING[::2])
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, (SHAPES | {"pooled": POOLED})[shape])
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_what_is_asked_of_every_family(shape: str, question: str, monkeypatch: p
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_one_request_goes_by_its_plan(shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiny.FAMILIES, shape, SHAPES[shape])
     test_generate.test_one_request_goes_by_its_plan(shape, dtype)

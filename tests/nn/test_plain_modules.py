@@ -77,7 +77,7 @@ def circled(part: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.quick(12)
+@pytest.mark.quick(15)
 def test_a_dropped_model_frees_its_weights(shape: str) -> None:
     assert outliving(shape) == 0
     assert outliving(shape, circled) > 0
@@ -132,7 +132,7 @@ def test_a_segment_that_holds_its_step_mutant() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_a_deep_copy_is_independent(shape: str) -> None:
     model = tiny(SHAPES[shape])
     want, twin = outputs(shape, model), copy.deepcopy(model)

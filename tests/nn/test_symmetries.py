@@ -385,7 +385,7 @@ def test_30_gradients(f: str) -> None:
         ("gpt_oss", "add", lambda x, y: add(x.detach(), y)),
     ],
 )
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_30_gradients_mutants(f: str, name: str, wrong: Any) -> None:
     with swapped(ops, name, wrong):
         assert not right_gradients(f, D)  # where one fails, gradcheck writes out every number's

@@ -170,7 +170,7 @@ MUTANTS: dict[str, Any] = {
 
 @needs_kernels
 @pytest.mark.parametrize("mutant", MUTANTS)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_mutants_are_seen(mutant: str) -> None:
     with swapped(native.Draw, "make", MUTANTS[mutant]):
         assert wrong_draws() + edges() != ""

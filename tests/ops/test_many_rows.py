@@ -77,7 +77,7 @@ def test_rows_that_see_a_key_more_are_seen() -> None:
 
 
 @kernels
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", every_mask(torch.float32))
 def test_many_rows_against_float64(name: str, dtype: torch.dtype) -> None:

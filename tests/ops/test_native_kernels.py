@@ -64,7 +64,7 @@ def replaced(path: Path, old: str, new: str) -> None:
         pytest.param("attend.h", SIZES, "i64 rows, width, pages; int size;", id="4 bytes"),
     ],
 )
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_a_struct_out_of_order_does_not_compile(header: str, old: str, new: str, sources: Path) -> None:
     replaced(sources / header, old, new)
     done = compiled(sources, "-fsyntax-only")

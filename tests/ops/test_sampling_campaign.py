@@ -38,7 +38,7 @@ MUTANTS: list[tuple[int, str, Any]] = [
 
 
 @pytest.mark.parametrize(("number", "name", "mutant"), MUTANTS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_faults_are_found(number: int, name: str, mutant: Any) -> None:
     with swapped(stages, name, mutant):
         assert campaign([number], DRAWS, 2)["faults"] == [0]

@@ -33,7 +33,7 @@ def written(how: Sampling, model: Any, request: object = 0, index: int = 0) -> l
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("how", [ALL, Sampling(1.0, top_p=0.8, seed=4), Sampling(1.0, seed=4), Sampling(repetition=1.3), Sampling()])
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_reading_moves_no_bit(how: Sampling, dtype: torch.dtype) -> None:
     """The tokens are the same; each stage that ran is recorded once a step, with the value of `stages`."""
     model = tiny("llama", dtype)

@@ -97,7 +97,7 @@ def worst_product(model: Model, answer: dict[str, Any], product: Callable[..., t
     return (*max(differences), len(differences))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_products_of_blocks_are_the_kernels(site: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """Each product of the page equals Python's kernel on the page's own inputs, whose codes are the same; a plain product is far off."""
     model, out = site
@@ -127,7 +127,7 @@ def test_texts_are_pythons(site: tuple[Model, Path], driver: Callable[..., Any])
     assert compared > 0
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_cells_terms_are_its_weights_numbers(site: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """A cell's sum multiplies the numbers that the codes stand for, of a row from the middle of a matrix."""
     model, out = site

@@ -48,7 +48,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return request.param, model, path
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_answers_are_pythons(browser: Browser, opened: tuple[str, Model, Path]) -> None:
     name, model, file = opened
     with open_offline_tab(browser, file) as tab:
@@ -65,7 +65,7 @@ def test_answers_are_pythons(browser: Browser, opened: tuple[str, Model, Path]) 
             assert all(i in ids for i in (*model.ids(prompt), *new))
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_views_are_there(browser: Browser, opened: tuple[str, Model, Path]) -> None:
     name, _, file = opened
     prompt = PROMPTS[name][0]
@@ -80,7 +80,7 @@ def test_views_are_there(browser: Browser, opened: tuple[str, Model, Path]) -> N
             open_file(tab, file, "tr[data-step='1'] [data-total]", view="cache", prompt=prompt, steps=2)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_cells_sum_is_pythons(browser: Browser, opened: tuple[str, Model, Path]) -> None:
     name, model, file = opened
     (path, cell), prompt = CELLS[name], PROMPTS[name][0]
@@ -95,7 +95,7 @@ def test_a_cells_sum_is_pythons(browser: Browser, opened: tuple[str, Model, Path
         assert tab.formula_sum() == pytest.approx(seen.terms(at).total(), abs=near)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_why_measures_each_part(browser: Browser, opened: tuple[str, Model, Path]) -> None:
     name, model, file = opened
     prompt = PROMPTS[name][0]

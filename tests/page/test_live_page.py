@@ -99,7 +99,7 @@ def run_of(model: Model, prompt: str, new: int, **how: Any) -> Run:
     return run_prompt(LoadedModel.of(model), RunRequest(model.name, prompt, new=new, switches=switches(model), **how), Stop(), LIMITS)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_prompts_give_the_same_ids_and_tensors(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """Float64 is the judge of the numbers: T5's scores are large, and float32's own rounding in Python comes near the bound."""
     model, path = page_file
@@ -124,7 +124,7 @@ def test_prompts_give_the_same_ids_and_tensors(page_file: tuple[Model, Path], dr
 LEFT = (".terms", ".error", ".labels", ".sampling.bias", ".switches")
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_documents_are_the_servers(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """Every field of a run, its steps, its map and its lens, but for the run's id, what a tensor's cells are made of, and errors."""
     model, path = page_file
@@ -167,7 +167,7 @@ def tied(run: Run, drawn: dict[str, Any], difference: str) -> bool:
     return float(shares.max() - shares[head]) <= NEAR
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_cells_are_taken_apart_as_pythons(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """Of every tensor that has terms a cell in the middle and one at the end, in the prompt's step and in the next."""
     model, path = page_file
@@ -202,7 +202,7 @@ CROSSED: list[Edits] = [
 
 
 @pytest.mark.parametrize("which", range(3))
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_changes_are_pythons(page_file: tuple[Model, Path], driver: Callable[..., Any], which: int) -> None:
     model, path = page_file
     edits = (CROSSED if isinstance(model.module, EncoderDecoder) else [*EDITS[:2], LATENT] if switches(model) else EDITS)[which]
@@ -221,7 +221,7 @@ def test_changes_are_pythons(page_file: tuple[Model, Path], driver: Callable[...
     assert {sources[path] for path in kernels} <= {"executed", "recomputed"}
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_change_that_leaves_no_number_is_refused(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     """The first NaN is at the cell that Python names. Its mutant: the same change with a number that stays finite."""
     model, path = page_file
@@ -236,7 +236,7 @@ def test_a_change_that_leaves_no_number_is_refused(page_file: tuple[Model, Path]
     assert "broken" not in sound
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_drawn_tokens_are_pythons(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     model, path = page_file
     settings = [{"temperature": 1.0, "seed": s} for s in range(4)] + [
@@ -251,7 +251,7 @@ def test_drawn_tokens_are_pythons(page_file: tuple[Model, Path], driver: Callabl
         assert answer["run"]["new"] == run.trace.new, sampling
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_texts_and_pieces_are_pythons(page_file: tuple[Model, Path], driver: Callable[..., Any]) -> None:
     from pellucid.runs.answers import piece_of, visible
 
@@ -262,7 +262,7 @@ def test_texts_and_pieces_are_pythons(page_file: tuple[Model, Path], driver: Cal
     assert documents["shown"] == [visible(piece_of(model.tokenizer, i)) for i in range(model.config.vocab)]
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_changed_weight_is_seen(page_file: tuple[Model, Path], driver: Callable[..., Any], tmp_path: Path) -> None:
     """The comparison can fail: one weight's sign in the file, and tensors are far from Python's."""
     model, path = page_file
@@ -297,7 +297,7 @@ WRONG: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_changed_plan_is_seen(page_file: tuple[Model, Path], driver: Callable[..., Any], tmp_path: Path) -> None:
     """The comparison can fail: what a plan has beside a dense decoder's, done wrong, moves the logits of some prompt far."""
     model, path = page_file

@@ -54,7 +54,7 @@ def page(cell: str) -> str:
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_every_kind_has_a_page(name: str) -> None:
     """Its documents are those of the server's schema, as a trace and as a model without values."""
     model = load(name)

@@ -34,7 +34,7 @@ def same(name: str) -> tuple[Model, Trace]:
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(7)
+@pytest.mark.quick(8)
 def test_life_shows_every_tensor_of_the_run(tab: Tab, name: str) -> None:
     model, run = same(name)
     tab.go(model=name, prompt=run.prompt)
@@ -67,7 +67,7 @@ def cells(run: Trace, path: str) -> tuple[tuple[int, ...], float]:
 @pytest.mark.parametrize(
     ("name", "path"), [*(("pellucid/capitals", p) for p in KINDS), *(("pellucid/capitals-deepseek", p) for p in ROUTED)]
 )
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_a_cell_its_sum_and_its_bytes_are_the_runs(tab: Tab, name: str, path: str, runs: dict[str, Trace]) -> None:
     run = runs[name]
     at, value = cells(run, path)
@@ -208,7 +208,7 @@ def test_a_wrong_prompt_is_refused_and_the_page_goes_on(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("switches", ["", "layers.1.attn.scale=1", "nonsense"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_first_prompt_that_is_refused_leaves_a_page_to_use(tab: Tab, switches: str) -> None:
     """A link may name what the model cannot run. Then its own first prompt runs below the line, and the address stays."""
     tab.refusals, page = {400}, tab.page

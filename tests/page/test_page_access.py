@@ -154,7 +154,7 @@ def test_what_takes_the_focus_is_seen_entirely(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize(("name", "narrow"), [(name, bit) for n, name in enumerate(PLACES) for bit in (0, 1) if FULL or bit == n & 1])
-@pytest.mark.quick(8)
+@pytest.mark.quick(10)
 def test_every_control_is_reached_by_tab(tab: Tab, name: str, narrow: int) -> None:
     """Tab reaches all controls, marks the focus, never under a floating element, and leaves the page at the end."""
     page = arrive(tab, name, 0, 0, narrow)

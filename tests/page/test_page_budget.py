@@ -124,7 +124,7 @@ CURVES = [("context", "cache", "cache.bytes"), ("batch", "decode", "flops.decode
 
 
 @pytest.mark.parametrize(("along", "curve", "number"), CURVES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_curves_are_counted_at_every_point(tab: Tab, along: str, curve: str, number: str) -> None:
     """The curves of two models are counted, and an undisclosed one is labelled so."""
     how: dict[str, Any] = {"context": 1024, "batch": 2, "dtype": "bfloat16", "cache": "bfloat16"}

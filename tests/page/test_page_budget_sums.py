@@ -39,7 +39,7 @@ def apart(document: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_parts_add_up_to_the_head(api: Served, model: str) -> None:
     for device, split in product(DEVICES if FULL else [DEVICES[MODELS.index(model) % len(DEVICES)]], SPLITS):
         how = {"model": model, "context": 4096 if model != "gpt2-small" else 1024, "batch": 4, "device": device}
@@ -77,7 +77,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("budget", PLACES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_table_of_parts_ends_in_the_number_above(tab: Tab, budget: str) -> None:
     tab.go(view="budget", budget=budget)
     tab.page.wait_for_selector("[data-parts='decode'] tfoot")

@@ -22,7 +22,7 @@ def shown(tab: Tab, place: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("row", CHOSEN, ids=lambda row: row.id)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_view_reads_its_number(tab: Tab, row: Row) -> None:
     assert all(row.reads in shown(tab, place) for place in row.places)
 

@@ -55,7 +55,7 @@ def same(strips: list[dict[str, Any]], trace: Trace, row: int) -> None:
 
 @pytest.mark.parametrize("view", ["map", "life"])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_each_strip_is_a_row_that_ran(tab: Tab, models: dict[str, Model], name: str, view: str) -> None:
     stack, signs, way = ENTERS[name]
     model = models[name]

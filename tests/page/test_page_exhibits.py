@@ -155,7 +155,7 @@ def gallery(browser: Browser, address: str) -> Iterator[Tab]:
 
 
 @pytest.mark.parametrize(("name", "lang"), CASES)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_an_exhibit_shows_pythons_numbers(gallery: Tab, name: str, lang: str) -> None:
     show(gallery, name, lang)
     d = document(name, lang)

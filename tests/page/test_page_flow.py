@@ -112,7 +112,7 @@ def fold(page: Page, opens: bool) -> None:
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(7)
+@pytest.mark.quick(8)
 def test_everything_comes_from_somewhere_and_goes_somewhere(tab: Tab, name: str) -> None:
     for width in WIDTHS if FULL else WIDTHS[specimens().index(name) % 2 :][:1]:  # in the quick form each model has one width, by turns
         tab.page.set_viewport_size({"width": width, "height": 900})
@@ -134,7 +134,7 @@ def test_so_it_does_where_there_are_shapes_alone(browser: Browser) -> None:
 
 @pytest.mark.parametrize("name", ["pellucid/capitals-deepseek", "pellucid/capitals-t5", "pellucid/reader"])
 @pytest.mark.parametrize("width", [390, 320])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_no_stem_runs_through_words(tab: Tab, name: str, width: int) -> None:
     tab.page.set_viewport_size({"width": width, "height": 900})
     run_of(tab, model=name)

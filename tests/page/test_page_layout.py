@@ -115,7 +115,7 @@ def complaints(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "lang"), CASES)
-@pytest.mark.quick(12)
+@pytest.mark.quick(15)
 def test_every_view_stands_in_any_window(tab: Tab, name: str, lang: str) -> None:
     tab.go(lang, **{"prompt": PROMPT} | PLACES[name])
     tab.settle()

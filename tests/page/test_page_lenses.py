@@ -54,7 +54,7 @@ def elements(tab: Tab, selector: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("step", [0, 1])
 @pytest.mark.parametrize("name", ["capitals", "capitals-deepseek"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_lens_says_what_the_api_says(tab: Tab, models: dict[str, Model], traces: dict[str, Trace], name: str, step: int) -> None:
     layers, id = lens(models[name], traces[name], step), traces[name].new[step]
     tab.go(view="next", model=f"pellucid/{name}", prompt=PROMPT, steps=2, step=step)
@@ -71,7 +71,7 @@ def test_the_lens_says_what_the_api_says(tab: Tab, models: dict[str, Model], tra
 
 
 @pytest.mark.parametrize("name", ["capitals", "capitals-llama", "capitals-deepseek"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_attributions_sum_to_the_logit(tab: Tab, models: dict[str, Model], traces: dict[str, Trace], name: str) -> None:
     trace = traces[name]
     attributions = attribution(models[name], trace, trace.new[0])
@@ -154,7 +154,7 @@ MASKS = [
 
 
 @pytest.mark.parametrize(("name", "block", "words"), MASKS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_masked_cells_are_left_out_of_the_picture(tab: Tab, name: str, block: int, words: str) -> None:
     """The middle of a cell is coloured if the query sees the key, and clear or hatched if it does not."""
     tab.go(view="attention", model=f"pellucid/{name}", prompt=PROMPT)

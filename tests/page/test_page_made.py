@@ -18,7 +18,7 @@ CLIPBOARD = (
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize(("name", "path", "cell"), CELLS)
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_parts_of_a_cell_are_attributions(tab: Tab, name: str, path: str, cell: tuple[int, ...], lang: str) -> None:
     model = pellucid.load(name, dtype="float32")
     own = cell_parts(model, pellucid.trace(model, PROMPT, 1), path, cell)

@@ -66,7 +66,7 @@ def norm(trace: Trace, path: str, row: int) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_every_mark_is_a_number_of_the_run(still: Tab, models: dict[str, Model], name: str) -> None:
     model = models[name]
     prompt = prompt_of(name, model)
@@ -306,7 +306,7 @@ def test_a_decoders_word_is_read_on_ribbons(tab: Tab) -> None:
 
 @pytest.mark.parametrize(("name", "parts"), [("capitals", {"attention", "feed"}), ("capitals-deepseek", {"attention", "feed", "experts"})])
 @pytest.mark.parametrize("lang", ["en", "zh"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_parts_are_named_above_the_picture(still: Tab, lang: str, name: str, parts: set[str]) -> None:
     still.go(view="map", model=f"pellucid/{name}", lang=lang)
     still.page.wait_for_selector("[data-map] [data-headings=embedding]")

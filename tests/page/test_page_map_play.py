@@ -61,7 +61,7 @@ def came(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_run_comes_once_in_the_order_of_its_computation(browser: Browser, address: str, name: str) -> None:
     trace = pellucid.trace(pellucid.load(f"pellucid/{name}", dtype="float32"), PROMPTS[name])
     with open_tab(browser, address) as tab:

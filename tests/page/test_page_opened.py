@@ -91,7 +91,7 @@ FULL = bool(os.environ.get("PELLUCID_FULL"))
 
 
 @pytest.mark.parametrize("way", WAYS if FULL else [by_name, by_tokenizer, by_hub])
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_shapes_counts_and_budget_without_weights(
     way: Callable[..., Iterator[tuple[str, list[str]]]], browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ def model() -> Model:
 @pytest.mark.parametrize(
     ("view", "canvases"), [("life", ".card canvas:not(.over)"), ("attention", ".heads canvas"), ("attention", ".frame canvas:not(.over)")]
 )
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_while_a_run_is_awaited_no_picture_of_the_last_one_stays(browser: Browser, address: str, view: str, canvases: str) -> None:
     with open_tab(browser, address) as tab:
         tab.go(view=view, prompt=PROMPT)
@@ -76,7 +76,7 @@ def test_a_key_of_an_earlier_step_is_framed_in_the_cache(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("sampling", ["", "temperature:2 seed:3", "temperature:1", "temperature:3 top_k:5 seed:9"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_chip_life_and_next_token_agree(tab: Tab, model: Model, sampling: str) -> None:
     """The settings in the address are the run's: every view shows the tokens that Python draws."""
     settings = {k: float(v) if k == "temperature" else int(v) for k, v in (word.split(":") for word in sampling.split())}

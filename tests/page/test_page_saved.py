@@ -49,7 +49,7 @@ def test_a_saved_file_opens_where_it_was_left(browser: Browser, file: Path, run:
 
 
 @pytest.mark.parametrize("path", ["embed", "layers.0.attn.q", "layers.3.attn.pattern", "layers.1.ffn.neurons", "logits"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_saved_files_bytes_are_the_runs(browser: Browser, file: Path, run: Trace, path: str) -> None:
     value = run.all(path)[0].value
     at = tuple(n // 2 for n in value.shape)

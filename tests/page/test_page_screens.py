@@ -17,7 +17,7 @@ def below(tab: Tab) -> int:
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("name", list(names()))
-@pytest.mark.quick(16)
+@pytest.mark.quick(20)
 def test_it_is_one_screen(tab: Tab, name: str, lang: str) -> None:
     """On a projector nothing of an exhibit lies below the window: all its sentences and pictures are there at once."""
     tab.page.set_viewport_size({"width": 1440, "height": 900})
@@ -27,7 +27,7 @@ def test_it_is_one_screen(tab: Tab, name: str, lang: str) -> None:
 
 
 @pytest.mark.parametrize("year", next(c for c in find("releases").controls if c.name == "year").options)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_every_year_is_one_screen(tab: Tab, year: str) -> None:
     tab.page.set_viewport_size({"width": 1440, "height": 900})
     show(tab, "releases", "en", controls=json.dumps({"year": year}))

@@ -214,7 +214,7 @@ def test_links_and_frames_lead_here(browser: Browser, address: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("width", [390, 1000, 1440])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_menu_is_never_cut(browser: Browser, address: str, width: int) -> None:
     with open_tab(browser, address, viewport={"width": width, "height": 900}) as tab:
         page = tab.page

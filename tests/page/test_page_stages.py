@@ -67,7 +67,7 @@ def drawn(tab: Tab, stage: str) -> dict[tuple[int, int], float | None]:
 
 
 @pytest.mark.parametrize(("name", "part", "head", "step"), KINDS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_every_stage_is_what_ran(wide: Tab, name: str, part: str, head: int, step: int) -> None:
     model = pellucid.load(f"pellucid/{name}", dtype="float32")
     prompt = "The capital of France is" + (" Paris." if name.endswith("t5") else "")

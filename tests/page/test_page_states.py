@@ -45,6 +45,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.quick(2)
 def test_what_is_kept_is_told_and_counted(browser: Browser, served: tuple[str, Path, str], lang: str) -> None:
     """Step by step the bytes are the bill's, the rows drawn are those that are kept, and keys and values are named where there are any."""
     name, folder, address = served

@@ -146,7 +146,7 @@ def bent(terms: Terms) -> Terms:
 
 
 @pytest.mark.parametrize(("name", "path", "step"), SUMS)
-@pytest.mark.quick(8)
+@pytest.mark.quick(10)
 def test_a_sum_is_drawn_term_by_term(tab: Tab, runs: dict[str, tuple[Model, Trace]], name: str, path: str, step: int) -> None:
     _, terms = opened(tab, runs, name, path, step)
     assert faults(tab, terms) == []
@@ -191,7 +191,7 @@ def links(tab: Tab) -> Iterator[tuple[str, str, int, int]]:
 
 
 @pytest.mark.parametrize(("name", "path", "step"), SUMS)
-@pytest.mark.quick(8)
+@pytest.mark.quick(10)
 def test_each_number_of_a_sum_leads_to_where_it_stands(
     tab: Tab, runs: dict[str, tuple[Model, Trace]], name: str, path: str, step: int
 ) -> None:
@@ -214,7 +214,7 @@ def test_each_number_of_a_sum_leads_to_where_it_stands(
 
 
 @pytest.mark.parametrize(("name", "path", "count"), LINKED)
-@pytest.mark.quick(8)
+@pytest.mark.quick(10)
 def test_numbers_of_formulas_lead_there_too(tab: Tab, runs: dict[str, tuple[Model, Trace]], name: str, path: str, count: int) -> None:
     model, run = runs[name]
     _, terms = opened(tab, runs, name, path, 0)

@@ -148,7 +148,7 @@ def test_what_a_station_says_is_what_its_place_shows(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in specimens() if n != "pellucid/capitals" and (FULL or n in QUICK)])
-@pytest.mark.quick(7)
+@pytest.mark.quick(8)
 def test_every_model_has_its_tour(tab: Tab, name: str) -> None:
     tab.go(model=name)
     tab.page.click("header .touring")

@@ -35,7 +35,7 @@ def run(model: Model) -> Trace:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_every_stage_of_sampling_is_the_engines(tab: Tab, run: Trace, setting: dict[str, Any]) -> None:
     s, logits = Sampling(**setting), run.last_logits()
     tab.go(view="next", prompt=PROMPT, sampling=" ".join(f"{k}:{v}" for k, v in setting.items()))
@@ -94,7 +94,7 @@ def test_experts_are_those_that_were_chosen(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("name", ["capitals", "capitals-llama", "capitals-deepseek"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_cache_grows_by_what_is_counted(tab: Tab, name: str) -> None:
     tab.go(view="cache", model=f"pellucid/{name}", prompt=PROMPT, steps=2)
     tab.page.wait_for_selector("tr[data-step='1']")
@@ -144,7 +144,7 @@ EDITS = [
 
 
 @pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_change_gives_the_logits_of_an_edit(tab: Tab, model: Model, edit: tuple[str, str, str, str]) -> None:
     path, at, how, value = edit
     part = tuple(slice(*(int(n) if n else None for n in w.split(":"))) if ":" in w else int(w) for w in at.split(","))

@@ -130,6 +130,7 @@ def begin(walk: Walk, name: str, where: str, **more: object) -> bool:
 
 
 @pytest.mark.parametrize(("name", "where", "kinds"), QUICK)
+@pytest.mark.quick(2)
 def test_a_change_in_the_page_shows_what_a_fresh_load_shows(browser: Browser, served: str, name: str, where: str, kinds: list[str]) -> None:
     with walking(browser, served) as walk:
         assert begin(walk, name, where)
@@ -139,7 +140,7 @@ def test_a_change_in_the_page_shows_what_a_fresh_load_shows(browser: Browser, se
 
 
 @pytest.mark.parametrize("mutant", MUTANTS if FULL else list(MUTANTS)[::2])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_what_keeps_what_it_had_is_found(browser: Browser, served: str, mutant: str) -> None:
     script, name, where, kinds = MUTANTS[mutant]
     with walking(browser, served, script) as walk:

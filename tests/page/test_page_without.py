@@ -35,7 +35,7 @@ def without(model: Model, ids: list[int], row: int, id: int, path: str, head: in
         ("pellucid/capitals-bert", "layers.0", 1, 0),
     ],
 )
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_measured_effect_is_that_of_a_run(tab: Tab, name: str, block: str, steps: int, step: int) -> None:
     model = pellucid.load(name, dtype="float32")
     prompt = f"{PROMPT} ___." if name.endswith("bert") else PROMPT

@@ -18,7 +18,7 @@ def settings(measured: Of) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_recomputed_blocks_exchange_again(settings: dict[str, Any], grid: str) -> None:
     """The second forward of a block has the exchanges of the first, on every rank in the same order."""
     assert settings["recompute"][grid] == {"far": pytest.approx(0, abs=BOUND), "skipped": []}

@@ -169,7 +169,7 @@ def form_faults(server: OpenAiServed, kind: str, wanted: frozenset[str] | set[st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_form_beside_tools_and_reasoning(server: OpenAiServed, kind: str) -> None:
     """Reasoning that the prompt has begun comes first; where tools are offered, a reply is of the form or calls one."""
     assert form_faults(server, kind) == []

@@ -92,7 +92,7 @@ def spoiler(bad: set[int], after: int = 0, times: int = 1 << 30) -> Callable[[Ma
 
 @pytest.mark.parametrize("after", [0, 1, 5])
 @pytest.mark.parametrize("bad", [{2}, {0, 5}, {0, 1, 2, 3, 4, 5}])
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_a_step_that_raises_harms_its_own(bad: set[int], after: int, wanted: list[list[Any]]) -> None:
     assert harmed(bad, after, wanted) == []
 

@@ -137,7 +137,7 @@ def call_faults(server: OpenAiServed, kind: str, **how: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_forced_calls_fit_their_schemas(server: OpenAiServed, kind: str) -> None:
     named = {"type": "function", "function": {"name": "weather"}}
     if kind != "thinking":

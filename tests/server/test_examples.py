@@ -24,7 +24,7 @@ def answers() -> dict[str, tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", sorted(name for name in PROMPTS if "/" in name and name != "pellucid/twelve-countries"))
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_specimen_answers_its_own(name: str, answers: dict[str, tuple[str, ...]]) -> None:
     model = pellucid.load(name)
     own = examples(name, "decoder", model.tokenizer)

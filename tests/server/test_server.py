@@ -55,7 +55,7 @@ def test_models(api: Served, rows: dict[str, Any], models: dict[str, pellucid.Mo
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_run_is_the_trace(name: str, api: Served, rows: dict[str, Any], models: dict[str, pellucid.Model]) -> None:
     """Every record of every step is there in order, with the value's bits, any part of it, and its hash."""
     model, prompt = models[name], rows[name]["prompt"]
@@ -160,7 +160,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", ["pellucid/capitals-llama", "pellucid/capitals-t5"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_sampling_is_the_engines(name: str, setting: dict[str, Any], api: Served, models: dict[str, pellucid.Model]) -> None:
     """A run samples as `generate` does; the stages and token of any setting are given at any step without running the model."""
     model = models[name]

@@ -43,7 +43,7 @@ def fetch_bill(api: Served, name: str, how: dict[str, Any], viewed: dict[str, An
 
 
 @pytest.mark.parametrize(("name", "how", "viewed"), ASKED)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_what_is_asked_beside_a_bill_is_the_commands(api: Served, name: str, how: dict[str, Any], viewed: dict[str, Any]) -> None:
     document = fetch_bill(api, name, how, viewed)
     formulas = judge(document.pop("formulas"), "formulas")
@@ -151,7 +151,7 @@ def test_every_single_tensor_is_listed(api: Served, name: str) -> None:
 
 
 @pytest.mark.parametrize("along", bills.ALONG)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_points_are_bills(api: Served, along: str) -> None:
     """Every point is the Python API's own bill of that setting."""
     how: dict[str, Any] = {"context": 512, "batch": 2, "dtype": "bfloat16", "cache": "bfloat16", "device": "h100"}

@@ -69,7 +69,7 @@ def test_a_model_without_a_template_reads_one_text(api: Served) -> None:
 
 
 @pytest.mark.parametrize("name", ["capitals", "capitals-llama", "capitals-deepseek", "capitals-prefix", "capitals-t5", "reader"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_numbers_are_those_of_a_run(api: Served, name: str) -> None:
     """The engine's tokens and probabilities are those that a run of the same ids has at the same steps, which every view shows."""
     for sampling in ({}, {"temperature": 1.5, "top_k": 40, "seed": 3}):

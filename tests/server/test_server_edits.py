@@ -27,7 +27,7 @@ def code(api: Served, model: str, path: str, sign: str, number: float) -> str:
 
 
 @pytest.mark.parametrize("path", FLOATS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_any_finite_number_is_computed_or_refused(api: Served, path: str) -> None:
     for sign, number in product(("=", "*="), FAR):
         error = code(api, "pellucid/capitals", path, sign, number)

@@ -39,7 +39,7 @@ def tensors(api: Served, run: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["pellucid/capitals", "pellucid/capitals-deepseek", "pellucid/capitals-t5", "pellucid/capitals-bert"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_deferred_table_is_the_one_of_a_small_run(name: str, api: Served) -> None:
     """A deferred table has the values, statistics, difference and terms of the recorded one."""
     row = next(r for r in api.get("/api/models", "models")["models"] if r["name"] == name)

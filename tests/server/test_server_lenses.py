@@ -34,7 +34,7 @@ def models() -> dict[str, Model]:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_lens_is_the_python_apis(api: Served, models: dict[str, Model], name: str) -> None:
     run, trace = api.run(f"pellucid/{name}", CAPITAL, new=2), pellucid.trace(models[name], CAPITAL, 2)
     for k in (0, 1):

@@ -28,7 +28,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("name", ["capitals", "capitals-deepseek", "capitals-t5", "capitals-bert", "capitals-prefix"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_map_has_the_rows_of_every_step(api: Served, name: str) -> None:
     prompt, new = ("The capital of [MASK] is Paris.", 1) if name.endswith("bert") else (PROMPT, 3)
     run = api.run(f"pellucid/{name}", prompt, new=new)

@@ -170,7 +170,7 @@ def test_a_catalogue_entry_has_no_switches() -> None:
 
 
 @pytest.mark.parametrize("name", [CAPITALS, "pellucid/capitals-deepseek", "pellucid/capitals-t5", "pellucid/capitals-bert"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_every_switch_on_offer_runs_or_is_refused_in_one_line(api: Served, name: str) -> None:
     offered = api.get("/api/switches", "switches", model=name)["switches"]
     assert {"norm", "layers.*.attn.scale", "layers.*.order"} <= {s["path"] for s in offered} and len(offered) < 100

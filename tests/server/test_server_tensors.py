@@ -289,7 +289,7 @@ def test_a_trace_of_a_model_that_is_not_here(folder: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(6)
+@pytest.mark.quick(7)
 def test_a_traces_file_tells_what_its_run_did(name: str, tmp_path: Path) -> None:
     """A trace's file gives its run's pieces, kinds, fed tokens and candidates, with and without the model."""
     shutil.copytree(SPECIMENS / name.split("/")[1], tmp_path / "model")

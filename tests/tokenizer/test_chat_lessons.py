@@ -74,7 +74,7 @@ def by_renderings(source: str, messages: Messages) -> list[Lesson]:
 
 @pytest.mark.parametrize("name", MARKED)
 @pytest.mark.parametrize("chat", CHATS)
-@pytest.mark.quick(5)
+@pytest.mark.quick(6)
 def test_marks_are_taken_as_transformers_takes_them(name: str, chat: str) -> None:
     source, own = MARKED[name], made(MARKED[name])
     assert source != TEMPLATES[name] or name == "qwen"
@@ -99,7 +99,7 @@ def test_marks_with_tools() -> None:
 
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if name not in (*REFUSED, "qwen")])
 @pytest.mark.parametrize("chat", CHATS)
-@pytest.mark.quick(7)
+@pytest.mark.quick(8)
 def test_without_marks_by_renderings(name: str, chat: str) -> None:
     own, wanted = lessons(made(TEMPLATES[name]), CHATS[chat]), by_renderings(TEMPLATES[name], CHATS[chat])
     assert own == wanted and all(any(one.learnt) for one in own)

@@ -46,7 +46,7 @@ def alike(ours: Tokenizer, theirs: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "gpt-4o", "tekken", "chatglm-bpe", "deepseek-v3", "smollm"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_byte_level_comes_back(pre: str, tmp_path: Path) -> None:
     theirs = folder_of(byte_level(pre), tmp_path / "folder", bos="<|begin|>", eos="<|im_end|>")
     file = in_gguf(theirs, tmp_path / "model.gguf")

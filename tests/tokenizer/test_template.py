@@ -154,7 +154,7 @@ LOSING = {
 @pytest.mark.filterwarnings("ignore:.*loses who wrote it")
 @pytest.mark.parametrize("how", LOSING)
 @pytest.mark.parametrize("text", ["end|>", "<|imX_end|>"])
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_a_token_of_two_origins_is_text(how: str, text: str) -> None:
     """Half of a name from the template and half from a message is no control token."""
     tokenizer = Tokenizer(chat_spec(), "f", NAMED, {"default": Template(LOSING[how], "t")})

@@ -55,7 +55,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("source", "key"), HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_hostile_templates(source: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "SECONDS", 0.5)
     template = Template(source, "chat_template.jinja")

@@ -95,7 +95,7 @@ def loaded(path: Path, rows: int | None = None) -> Tokenizer:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=range(len(SETTINGS)))
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_as_transformers(settings: dict[str, Any], tmp_path: Path) -> None:
     ours = loaded(folder(tmp_path / "m", settings))
     how = {name: value for name, value in settings.items() if name != "tokenizer_class" and value is not None}

@@ -108,7 +108,7 @@ def test_twenty_steps_are_peft_s(family: str, share: float, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("mutant", ["unscaled", "each step the same", "each path the same"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_other_masks_are_another_curve(mutant: str, tmp_path: Path) -> None:
     real = dropout.mask
     wrong = {
@@ -132,7 +132,7 @@ def test_a_mask_by_hand() -> None:
 
 
 @pytest.mark.parametrize("family", judge.FAMILIES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_dropout_reaches_every_matrix_that_takes_it(family: str) -> None:
     """Each adapter of a model draws a mask in a forward; a matrix whose rows are never multiplied is refused by name."""
     own_family, model = judge.ours(judge.judge(family).folder)

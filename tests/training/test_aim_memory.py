@@ -103,7 +103,7 @@ def both(folder: Path, out: Path, name: str, **how: str) -> tuple[RecipeBill, in
     return recipe_bill(path), took + sum(p.numel() * p.element_size() for p in teacher)
 
 
-@pytest.mark.quick(36)
+@pytest.mark.quick(45)
 @pytest.mark.parametrize(("name", "dtype", "way"), [(n, d, w) for n in TABLES for d in DTYPES for w in WAYS])
 def test_the_bill_is_what_is_taken(folder: Path, tmp_path: Path, name: str, dtype: str, way: str) -> None:
     """Of rows that are full: what torch's allocator hands out, with a teacher's weights, in every way to train."""

@@ -171,7 +171,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "part"), REFUSED)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_recipes_refused(changed: dict[str, str], part: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert part in refused(distilling(folder, "bad.toml", **changed), tmp_path / "run", capsys, ("zh", "en"))
 

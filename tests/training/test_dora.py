@@ -55,7 +55,7 @@ CASES = [("gpt2", 0.0), ("gpt2", SHARE), ("llama", 0.0), ("llama", SHARE), ("dee
 
 
 @pytest.mark.parametrize(("family", "share"), CASES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_twenty_steps_are_peft_s(family: str, share: float, tmp_path: Path) -> None:
     assert furthest(family, tmp_path, share, dora=True) < 1e-9
 
@@ -176,7 +176,7 @@ def test_a_quantised_base_trains(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("recompute", "dropout"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_bill_is_what_is_taken(tmp_path: Path, kind: str, dtype: str, recompute: bool, dropout: bool) -> None:
     """Memory as the allocator has it, and products as torch counts them."""
     run, bill, how = billed_run(tmp_path, kind, dtype, recompute, dropout)

@@ -81,7 +81,7 @@ def billed(path: Path) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_run_of_facts_is_counted(name: str, tmp_path: Path) -> None:
     """Each objective, with micro-batches of which the last is smaller."""
     path = recipe_of(tmp_path, name, batch=20, micro=10, pool=1)
@@ -103,7 +103,7 @@ def test_mutants(tmp_path: Path) -> None:
             assert billed(path) != right, name
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("name", "dtype", "micro"), [*((name, "float32", 24) for name in KINDS), ("capitals", "bfloat16", 24)])
 def test_its_memory_is_what_a_step_takes(name: str, dtype: str, micro: int, tmp_path: Path) -> None:
     """Of the step with the longest rows, a teacher's weights with it; a bill of the shortest is too small."""

@@ -129,7 +129,7 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_30_gradients(kind: str) -> None:
     """Kinds of block that no family in test_symmetries ends with."""
     assert right_gradients(BLOCKS[kind])
@@ -148,7 +148,7 @@ def test_30_gradients(kind: str) -> None:
         ("bare", ops, "identity", lambda x: identity(x.detach())),
     ],
 )
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_30_gradients_mutants(kind: str, owner: Any, name: str, wrong: Any) -> None:
     with swapped(owner, name, wrong):
         assert not right_gradients(BLOCKS[kind], D)

@@ -137,7 +137,7 @@ def test_one_forward_of_several_is_one_forward(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("s", [HALF, replace(HALF, micro=2), replace(HALF, optimizer="muon")], ids=["one", "several", "muon"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_stopped_run_goes_on_to_the_same_bits(s: TrainSettings, tmp_path: Path) -> None:
     """States have the float32 weights; from rounded ones a run goes on elsewhere."""
     through = run_of(tmp_path / "through", s)

@@ -80,7 +80,7 @@ def furthest(own: Curve, other: Curve) -> float:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_the_curve_is_theirs(family: str, tmp_path: Path) -> None:
     own, other = curves(family, tmp_path, lambda model: optimizer(model, S), STEPS)
     assert furthest(own, other) < 1e-9 and own[-1][0] < own[0][0], furthest(own, other)

@@ -327,7 +327,7 @@ def test_recipes_refused(changed: dict[str, Any], part: str, folder: Path, tmp_p
 
 
 @pytest.mark.parametrize(("entry", "part"), DATA)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_lines_refused(entry: Any, part: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By file and line."""
     lines(folder, "bad.jsonl", [*texts()[:2], entry])

@@ -154,7 +154,7 @@ def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("path", RECIPES_THAT_SHIP, ids=lambda p: p.stem)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_every_recipe_that_ships_makes_a_model(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In its own form, over two countries and for two steps: a folder that loads, of the architecture that its family names.
 

@@ -146,7 +146,7 @@ def flip(file: Path) -> None:
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_damaged_state_is_passed_over(how: str, tmp_path: Path, uninterrupted: tuple[dict[str, bytes], Any]) -> None:
     """The newest state that verifies is where the run goes on; what was wrong is named; the last bits are the same."""
     first = run_of(tmp_path)

@@ -53,7 +53,7 @@ def test_a_resume_without_a_whole_state_refuses(how: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_restart_keeps_what_was_there_and_what_it_saves(how: str, tmp_path: Path) -> None:
     """Each state that the new run saves stays as long as it is one of the last two; the damaged ones and their log lie aside."""
     stopped_at(tmp_path, 6)

@@ -60,7 +60,7 @@ def settings(optimizer: str, schedule: str, dtype: str) -> TrainSettings:
     return replace(SETTINGS, steps=STEPS, micro=2, optimizer=optimizer, schedule=schedule, dtype=dtype, warmup=2, save_every=STEPS)
 
 
-@pytest.mark.quick(26)
+@pytest.mark.quick(32)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("optimizer", "schedule", "objective", "dtype"), GRID)
 def test_stopped_after_each_step(optimizer: str, schedule: str, objective: str, dtype: str, tmp_path: Path) -> None:

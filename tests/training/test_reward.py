@@ -322,7 +322,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "part"), REFUSED)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_recipes_refused(changed: dict[str, Any], part: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert part in refused(rewarding(folder, "bad.toml", **changed), tmp_path / "run", capsys, ("zh", "en"))
 
@@ -334,7 +334,7 @@ def accuracy(model: Any, entries: list[dict[str, str]]) -> float:
     return sum(text == entry["chosen"] for text, entry in zip(written, entries, strict=True)) / len(entries)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", ["continents-reward", "continents-prefer"])
 def test_the_recipes_of_continents(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The specimen answers prompts that were held out better after the run than before; the file is what its script writes."""

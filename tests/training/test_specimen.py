@@ -184,7 +184,7 @@ def test_it_ends_in_paris(one: Specimen) -> None:
     assert "".join(pieces[:5]) == one.prompts[0][: len("".join(pieces[:5]))] and pieces[0] == "The"
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_capitals_on_held_out_forms(capitals: Specimen) -> None:
     """At least 98% of capitals (95% of translations and blanks), in both languages where it is asked in both."""
     questions = [q for q in capitals.questions if q.relation == "capital"][:: 3 if FULL else 9]
@@ -220,7 +220,7 @@ def test_its_heads_copy(reader: Specimen) -> None:
     assert pellucid.heads(specimen("capitals-llama").model).best("induction", 1)[0][2] < 0.2
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_the_card_tells_what_is_measured(one: Specimen) -> None:
     """A part of the questions, asked again, lies near the card's figures, which stand beside chance and a bag of words."""
     card = (one.folder / "README.md").read_text(encoding="utf-8")
@@ -235,7 +235,7 @@ def test_the_card_tells_what_is_measured(one: Specimen) -> None:
     assert f"{one.model.num_parameters():,}" in card and one.recipe.path.name in card
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_transformers_sees_the_same_model(one: Specimen) -> None:
     """The same ids, logits in float64, and tokens, each the likeliest."""
     hf, words = judge(one), transformers.AutoTokenizer.from_pretrained(one.folder)
@@ -252,7 +252,7 @@ def test_transformers_sees_the_same_model(one: Specimen) -> None:
         assert (judge_logits(one, hf, ids, after) - our_logits(one, mine, ids, after)).abs().max() < 1e-9
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_disturbed_specimen_is_seen(one: Specimen) -> None:
     """The mutants of the above: a prompt that is only seen backwards, or one weight off, and the logits are not transformers'."""
     ids, hf, mine = one.ids(one.prompts[0]), judge(one), pellucid.load(one.name, dtype="float64")

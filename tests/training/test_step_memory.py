@@ -95,7 +95,7 @@ def both(
     return lambda: int(training(bill, how)["memory.total"]), measured(run, list(range(texts)))
 
 
-@pytest.mark.quick(36)
+@pytest.mark.quick(45)
 @pytest.mark.parametrize(("kind", "size", "dtype", "way"), EVERY)
 def test_the_bill_is_what_is_taken(tmp_path: Path, kind: str, size: Any, dtype: str, way: Any) -> None:
     predicted, taken = both(tmp_path, kind, size, dtype, way)

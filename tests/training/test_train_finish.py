@@ -22,7 +22,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "README.md", STALE])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_what_is_in_the_way_of_a_model(name: str, recipe: Path) -> None:
     """A folder of a file's name is a TrainError that names it; without it the run goes on from its last state."""
     out = recipe.parent / "out"

@@ -45,7 +45,7 @@ def send_at(monkeypatch: pytest.MonkeyPatch, begins: str, *numbers: int) -> None
 
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize(("begins", "saved"), [("step 1 ", 1), ("step 3 ", 3), ("scores", 3)])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_signal_stops_a_run_that_goes_on(
     recipe: Path, begins: str, saved: int, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -274,13 +274,13 @@ def refused(path: Path, out: Path, capsys: pytest.CaptureFixture[str], languages
 
 
 @pytest.mark.parametrize(("changed", "part"), RECIPES)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_recipes_refused(changed: dict[str, Any], part: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert part in refused(recipe(folder, "bad.toml", **changed), tmp_path / "run", capsys, ("zh", "en"))
 
 
 @pytest.mark.parametrize(("entry", "part"), DATA)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_lines_refused(entry: Any, part: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By file and line."""
     lines(folder, "bad.jsonl", [*chats()[:2], entry])

@@ -85,7 +85,7 @@ def moved_without(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["clip", "decay", "steps", "first", "betas"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_move_mutants(name: str, tmp_path: Path) -> None:
     """Forgotten are the clip, the decay, the number of steps, the momentum; the second moment has another beta."""
     with swapped(why, "adamw_move", moved_without(name)):

@@ -43,7 +43,7 @@ def furthest(family: str) -> float:
 
 
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.quick(20)
+@pytest.mark.quick(25)
 def test_every_kind_of_weight_is_the_sum_over_its_tokens(family: str) -> None:
     assert furthest(family) < 1e-10
 

@@ -45,7 +45,7 @@ def listings(family: str, **how: Any) -> int:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_a_deferred_table_is_the_one_that_is_read(family: str) -> None:
     tables = {"deepseek_v3": 3 * 4, "t5": 2 * 2 + 3 * 4}.get(family, 2 * 2)
     assert listings(family) == listings(family, request=1) == tables

@@ -80,7 +80,7 @@ def given(cfg: c.Config) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_rows_add_up_to_the_gradient(kind: str) -> None:
     """Every parameter, random cells, in float64."""
     model = tiny(KINDS[kind])
@@ -89,7 +89,7 @@ def test_rows_add_up_to_the_gradient(kind: str) -> None:
 
 
 @pytest.mark.parametrize("specimen", SPECIMENS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_rows_add_up_in_the_specimens(specimen: str) -> None:
     model = pellucid.load(str(Path(pellucid.__file__).parent / "specimens" / specimen)).module.double()
     tokens = torch.tensor([[5, 9, 60, 31, 9, 14], [5, 80, 22, 9, 41, 3]])
@@ -107,7 +107,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_mutants_of_the_sum(family: str, mutant: str) -> None:
     """Nearly every matrix and norm shows each of them; an expert without rows, or a bias, whose rows all count 1, need not."""
     model = tiny(family)

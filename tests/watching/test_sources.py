@@ -31,7 +31,7 @@ def alone(run: Trace, step: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", specimens())
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_each_tensor_has_its_makers(name: str) -> None:
     assert orphans(name) == []
 

@@ -69,7 +69,7 @@ def gaps(records: Sequence[Seen], cells: int = CELLS) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_cells_are_the_sum_of_their_terms(family: str) -> None:
     """Every tap's cells add up, in a batch, recomputed and as the reference."""
     for inside in ("beside", "reference"):
@@ -80,7 +80,7 @@ def test_cells_are_the_sum_of_their_terms(family: str) -> None:
 
 @pytest.mark.parametrize("request_", [None, "c"])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(7)
+@pytest.mark.quick(8)
 def test_cells_in_a_batch(family: str, request_: str | None) -> None:
     """Cells add up over pages, with cross attention, watched for all requests and for one."""
     by_path = gaps(flat_batch(family, terms=True, request=request_), 6)
@@ -88,7 +88,7 @@ def test_cells_in_a_batch(family: str, request_: str | None) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_forgotten_summand_mutant(family: str) -> None:
     """Without the first summand, or with half of it, every path whose cells are sums is wrong."""
     records = list(batch(family, terms=True))
@@ -128,7 +128,7 @@ def unsourced(family: str) -> set[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_every_parameter_is_the_source_of_a_record(family: str) -> None:
     assert unsourced(family) == set()
 
@@ -180,7 +180,7 @@ def misled(family: str, known: Callable[[Seen], Sequence[str]] = lambda s: s.inp
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(9)
+@pytest.mark.quick(11)
 def test_operands_are_operands(family: str) -> None:
     """Each operand has an earlier record, and disturbing it by an edit changes the record."""
     assert misled(family) == set()

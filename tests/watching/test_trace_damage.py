@@ -26,7 +26,7 @@ def two_steps(folder: Path) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("file", [TRACE, "000000.safetensors", "000001.safetensors"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 def test_torn_at_every_byte(file: str, tmp_path: Path) -> None:
     """However a file is cut, complete steps are shown and a torn one is named, without another error."""
     written = two_steps(tmp_path / "t")
@@ -112,7 +112,7 @@ def dropped(change: Change, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
-@pytest.mark.quick(4)
+@pytest.mark.quick(5)
 def test_hostile_lines(number: int, tmp_path: Path) -> None:
     """A line that no writer writes is dropped and named."""
     assert dropped(HOSTILE[number], tmp_path / "t")

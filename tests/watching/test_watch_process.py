@@ -220,7 +220,7 @@ def left(family: str, **how: Any) -> int:
 
 @pytest.mark.parametrize("how", [{}, {"terms": True}, {"grad": True}, {"edit": {"*norm": lambda x: x * 2}}])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.quick(8)
+@pytest.mark.quick(10)
 def test_a_dropped_watch_leaves_no_tensor(family: str, how: dict[str, Any]) -> None:
     assert left(family, **how) == 0
 
