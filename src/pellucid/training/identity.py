@@ -27,7 +27,7 @@ HASHES = {"model", "documents", "sources", "tokenizer", "base", "references", "t
 LATER = {
     "second", "factors", "shares", "key_factor", "gate_factor", "gated_norm", "first", "side_by_side", "grows", "qk_own",
     "v_rms", "v_from_k", "backwards", "norms", "own_scale", "keys", "input", "down_bias", "norm_first", "tasks", "gated_heads",
-    "beta_most", "out_eps",
+    "beta_most", "out_eps", "corrects_logits",
 }  # fmt: skip
 """Fields of specs that are newer than the first runs."""
 MACHINE = {"torch", "threads", "cpu", "pellucid", "ranks"}
