@@ -15,6 +15,7 @@ from pellucid.documents.amount import Amount, figures, scaled
 from pellucid.documents.count import training_bounds
 from pellucid.families import known
 from pellucid.messages import phrases
+from pellucid.terminal import bill as terminal_bill
 from pellucid.terminal import verdict
 from pellucid.terminal.training_and_ranks import any_of
 from test_commands import Captured, run
@@ -148,7 +149,7 @@ def test_the_verdict_on_training_stands_first(
         return report["fits"] is fits and stands and say_in(language, True) in second
 
     assert holds()
-    with swapped(verdict, "training_bounds", lambda bill, view: training_bounds(bill, view) | {"held": 1, "fits": not fits}):
+    with swapped(terminal_bill, "training_bounds", lambda bill, view: training_bounds(bill, view) | {"held": 1, "fits": not fits}):
         assert not holds()
 
 

@@ -12,7 +12,7 @@ from pellucid.counting.speculation import Drafted
 from pellucid.counting.textbook import closed_forms
 from pellucid.counting.variants import other_kinds
 from pellucid.documents.amount import Amount, figures, scaled
-from pellucid.documents.count import Scenario, bounds, device_of, drafted, over
+from pellucid.documents.count import Scenario, bounds, device_of, drafted, over, training_bounds
 from pellucid.documents.number import count, percent
 from pellucid.engine.proposals import MOST
 from pellucid.messages import say
@@ -32,14 +32,15 @@ def drawn(bill: Bill, width: int, view: Scenario = Scenario()) -> list[Text]:  #
     """Write the lines of `count` for one model."""
     on_one = bounds(bill, view.hour) if view.alone else {}
     on_ranks = {} if view.split is None else over(bill, view.split, view.hour).get("bounds", {})
+    of_step = training_bounds(bill, view)
     blocks = [parameters(bill), kv_cache(bill, width), work(bill), textbook(bill, width), limits(bill, view, on_one, width)]
     if view.way is not None:
-        blocks.append(trained(bill, view.way, view, width))
+        blocks.append(trained(bill, view.way, view, of_step, width))
     if view.split is not None:
         blocks.append(over_ranks(bill, view, view.split, on_ranks, width))
     if view.draft is not None:
         blocks.append(draft_lines(drafted(Drafted(bill, view.draft, MOST), view.accepted), width))
-    out = [*head(bill, width), *training_verdict(bill, view, width), *verdict(bill, view, on_one or on_ranks, width)]
+    out = [*head(bill, width), *training_verdict(bill, view, of_step, width), *verdict(bill, view, on_one or on_ranks, width)]
     for block in blocks:
         out += [Text(), *block] if block else []
     return clipped(out, width)

@@ -10,7 +10,7 @@ from pellucid.counting.bounds import parts
 from pellucid.counting.ranks import Split, ranks, spread
 from pellucid.counting.training_memory import Way, training
 from pellucid.documents.amount import Amount, figures, scaled
-from pellucid.documents.count import Scenario, device_of, trained_in, trained_on_ranks, training_bounds, way_over
+from pellucid.documents.count import Scenario, device_of, trained_in, trained_on_ranks, way_over
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal import bounds as drawing
@@ -60,8 +60,8 @@ def row(name: str, n: Number, unit: str) -> list[Cell]:
     return [name, amount, " = ".join(x for x in (n.symbols, n.filled) if x)]
 
 
-def trained(bill: Bill, way: Way, view: Scenario, width: int) -> list[Text]:
-    """Write the memory and FLOPs of one training step, and on a device whether it fits, its best time and its price."""
+def trained(bill: Bill, way: Way, view: Scenario, report: Mapping[str, Any], width: int) -> list[Text]:
+    """Write the memory and FLOPs of one training step, and on a device whether it fits, its best time and its price. report: its bounds."""
     way = way_over(bill, view) or way
     cost = training(bill, way)
     s, sizes = bill.setting, {"ranks": way.shards * way.split.ranks}
@@ -73,7 +73,7 @@ def trained(bill: Bill, way: Way, view: Scenario, width: int) -> list[Text]:
         *table([*headed(say("count.head.memory"), say("count.head.amount"), say("count.head.formula")), *memory], COLUMNS),
         *table([*headed(say("count.head.work"), say("count.head.amount"), say("count.head.formula")), *worked], COLUMNS),
     ]
-    if report := training_bounds(bill, view):
+    if report:
         out += on_device(report, view, width, way)
     out += [line for note in trained_in(bill, way, view) for line in prose(note, width)]
     out += prose(say("count.train.note"), width, "dim")

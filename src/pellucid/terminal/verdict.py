@@ -7,7 +7,7 @@ from rich.text import Text
 
 from pellucid.counting import Bill
 from pellucid.documents.amount import Amount, figures, scaled
-from pellucid.documents.count import Scenario, device_of, training_bounds, way_over
+from pellucid.documents.count import Scenario, device_of, way_over
 from pellucid.documents.number import count
 from pellucid.messages import say
 from pellucid.terminal.bounds import SETS, set_by
@@ -35,9 +35,9 @@ def verdict(bill: Bill, view: Scenario, report: Mapping[str, Any], width: int) -
     return prose(" · ".join(parts), width, "bold green")
 
 
-def training_verdict(bill: Bill, view: Scenario, width: int) -> list[Text]:
-    """Write the verdict on a step of training, which is none without one or without a device."""
-    if not (report := training_bounds(bill, view)):
+def training_verdict(bill: Bill, view: Scenario, report: Mapping[str, Any], width: int) -> list[Text]:
+    """Write the verdict on a step of training. report: its bounds, empty without one or without a device."""
+    if not report:
         return []
     way, on = way_over(bill, view), report["device"]
     ranks = 1 if way is None else way.shards * way.split.ranks
