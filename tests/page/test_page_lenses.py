@@ -265,13 +265,16 @@ def test_two_prompts_tile_by_tile(tab: Tab, models: dict[str, Model], traces: di
     other = pellucid.trace(models["capitals"], OTHER)
     tab.go(view="change", prompt=PROMPT, against=OTHER)
     tab.page.wait_for_selector(".against [data-path]")
+    tab.settle()
     mine = [s for s in traces["capitals"] if s.step == 0]
     expected = {s.path: float((s.value.double() - other[s.path].value.double()).abs().max()) for s in mine}
     shown = {c["path"]: float(c["largest"]) for c in elements(tab, ".against [data-path]")}
     assert shown == {path: gap for path, gap in expected.items() if gap > 0}
     (head,) = elements(tab, ".against [data-differ]")
     assert (int(head["differ"]), int(head["all"])) == (len(shown), len(mine))
-    for row in tab.page.locator(".against tr[data-id]").all():
+    rows = tab.page.locator(".against tr[data-id]").all()
+    assert len(rows) >= 12
+    for row in rows:
         id = int(row.get_attribute("data-id") or -1)
         assert float(row.locator("[data-first]").get_attribute("data-first") or "nan") == float(traces["capitals"].last_logits(0)[id])
         assert float(row.locator("[data-logit]").get_attribute("data-logit") or "nan") == float(other.last_logits(0)[id])

@@ -237,7 +237,7 @@ def test_change_of_a_model_without_a_tokenizer(tmp_path: Path, browser: Browser)
     with serve_from_thread(model.name) as address, open_tab(browser, address, viewport={"width": 390, "height": 844}) as tab:
         page = tab.page
         tab.go(view="change", prompt="#3 5 7", edits=edits)
-        page.wait_for_selector("[data-differ]")
+        tab.settle()
         assert page.locator("main nav a[aria-current]").inner_text() == phrases("en")["page.view.change"]
         assert str(int(zeroed.last_logits().argmax())) in [row.get_attribute("data-id") for row in page.locator("tr[data-id]").all()]
         assert page.locator("option[value=prompt], #sweep-clean, [data-missing]").count() == 0

@@ -133,7 +133,9 @@ def test_a_logit_over_a_temperature_is_shown_as_that(tab: Tab, model: Model) -> 
     logits = pellucid.trace(model, PROMPT).last_logits()
     tab.go(view="next", prompt=PROMPT, sampling="temperature:2 seed:3")
     tab.page.wait_for_selector("[data-pick]")
-    for row in tab.page.locator("tr[data-id]").all():
+    rows = tab.page.locator("tr[data-id]").all()
+    assert rows
+    for row in rows:
         id = int(row.get_attribute("data-id") or -1)
         shown = row.locator("[data-stage=temperature]").get_attribute("data-plain") or "nan"
         assert float(shown) == pytest.approx(float(logits[id]) / 2, rel=1e-6)

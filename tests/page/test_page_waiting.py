@@ -1,14 +1,16 @@
 """A run that takes its time: the page tells how far it has come and what it has written, and ends it when it is asked to."""
 
+import re
 import threading
 from collections.abc import Iterator
 
 import pytest
 import torch
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route, expect
 
 import pellucid
 from browser import Tab, open_tab, serve_from_thread
+from pellucid.messages import phrases
 from pellucid.runs.execute import Keeping
 
 PROMPT = "The capital of Japan is"
@@ -86,3 +88,17 @@ def test_a_tab_tells_of_its_own_run_alone(browser: Browser, tab: Tab, paused: Pa
         paused.free.set()
         tab.page.wait_for_selector(".going", state="detached")
         assert tab.page.locator("[role=alert]").count() == 0
+
+
+def test_tensors_that_differ_are_counted_before_their_number_is_shown(browser: Browser) -> None:
+    kept: list[Route] = []
+    with serve_from_thread("pellucid/capitals") as address, open_tab(browser, address) as tab:
+        tab.page.route("**/differences?*", lambda route: kept.append(route))
+        tab.go(view="change", prompt=PROMPT, edits='[["layers.1.attn.z",":,:,2,:","to","0"]]')
+        section = tab.page.locator("section:has(> .touched)")
+        expect(section.get_by_role("status")).to_have_text(phrases("en")["page.computing"])
+        assert section.locator("h2").count() == 0
+        for route in kept:
+            route.continue_()
+        expect(section.locator("h2")).to_have_attribute("data-all", re.compile("^[1-9]"))
+        assert section.get_by_role("status").count() == 0

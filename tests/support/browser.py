@@ -38,14 +38,15 @@ READY = "() => document.querySelector('main nav') && document.querySelector('mai
 WATCHED = """(() => {
   let pending = 0;
   const later = setTimeout, frame = requestAnimationFrame.bind(window);
-  const counted = (owner, name) => {
+  const counted = (owner, name, delay = 0) => {
     const own = owner[name];
     owner[name] = function (...how) {
       pending++;
-      return Promise.resolve(own.apply(this, how)).finally(() => later(() => pending--, 0));
+      const delayed = (got) => (delay ? new Promise((go) => later(() => go(got), delay)) : got);
+      return Promise.resolve(own.apply(this, how)).then(delayed).finally(() => later(() => pending--, 0));
     };
   };
-  counted(window, "fetch");
+  counted(window, "fetch", DELAY);
   for (const part of ["arrayBuffer", "json", "text"]) counted(Response.prototype, part);
   const Plain = window.Worker; // whose every message has one answer
   if (Plain) window.Worker = class extends Plain {
@@ -80,7 +81,7 @@ WATCHED = """(() => {
     }
     watcher.disconnect();
   };
-})();"""
+})();""".replace("DELAY", os.environ.get("PELLUCID_DELAY", "0"))  # ms by which each answer is late
 LOADS = itertools.count(1)
 LEFT_AT = "/icon.svg"
 
