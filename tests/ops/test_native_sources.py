@@ -142,3 +142,31 @@ def test_the_checks_see_a_digest_of_other_files(wrong: Callable[..., str], tmp_p
     monkeypatch.setattr(library, "digest", wrong)
     with pytest.raises(AssertionError):
         test_a_stale_library_is_reported(edit, f"kernels_{SMALLEST}.so", tmp_path, monkeypatch)
+
+
+def builtin_prefetches(folder: Path) -> list[str]:
+    """Return the lines of sources that prefetch by a builtin: GCC removes a call or a lambda that does nothing else."""
+    lines = ((path.name, line) for path in sorted(folder.glob("*.h")) for line in path.read_text().splitlines())
+    return [f"{name}: {line.strip()}" for name, line in lines if "_prefetch(" in line.partition("//")[0]]
+
+
+def test_a_prefetch_is_one_that_no_compiler_removes(tmp_path: Path) -> None:
+    assert builtin_prefetches(library.HERE) == []
+    (tmp_path / "mutant.h").write_text("const auto ahead = [&](i64 i) { __builtin_prefetch(w + i); };\n")
+    assert builtin_prefetches(tmp_path) == ["mutant.h: const auto ahead = [&](i64 i) { __builtin_prefetch(w + i); };"]
+
+
+def test_a_prefetch_in_a_function_of_its_own_is_compiled(tmp_path: Path) -> None:
+    """A lambda that only prefetches leaves its instruction in the library; of one by a builtin GCC may leave none."""
+    if not CAN or shutil.which("objdump") is None:
+        return
+    source = tmp_path / "ahead.cpp"
+    source.write_text(
+        f'#include "{library.HERE / "vectors.h"}"\n'
+        "struct Rows { const float* w; long k; void ahead(long r) const { prefetch_l2(w + r * k); } };\n"
+        'extern "C" void go(const Rows& rows, long n) { for (long r = 0; r < n; r++) rows.ahead(r); }\n'
+    )
+    flags = [*make.COMMON, *make.FLAGS[SMALLEST]]
+    subprocess.run([str(make.compiler()), *flags, "-shared", str(source), "-o", str(tmp_path / "ahead.so")], check=True)
+    instructions = subprocess.run(["objdump", "-d", str(tmp_path / "ahead.so")], capture_output=True, text=True, check=True).stdout
+    assert "prefetcht1" in instructions or "prfm" in instructions

@@ -70,8 +70,8 @@ struct Attend {
 constexpr int TOGETHER = LANES == 16 ? 4 : 2;
 constexpr i64 SOON = 16;
 template <class T>
-[[gnu::always_inline]] static inline void prefetch_key(const T* p, i64 n) {
-  for (i64 i = 0; i < n; i += 64 / (i64)sizeof(T)) __builtin_prefetch(p + i, 0, 3);
+static inline void prefetch_key(const T* p, i64 n) {
+  for (i64 i = 0; i < n; i += 64 / (i64)sizeof(T)) prefetch_l1(p + i);
 }
 
 // Set scores[h * pitch + t] to scale * q[h] . key t for H heads and t in [0, seen). at: each key's offset in k. pitch: a multiple of 8.

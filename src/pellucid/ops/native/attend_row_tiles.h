@@ -60,7 +60,7 @@ struct RowPiece {
     if (t >= high || a.size % HEIGHT) return;
     const PoolTile rows = tile(pool, width, t);
     for (i64 j = 0; j < HEIGHT; j++)
-      for (i64 i = 0; i < width; i += 64 / (i64)sizeof(u16)) _mm_prefetch((const char*)(rows.at + j * rows.stride + i), _MM_HINT_T0);
+      for (i64 i = 0; i < width; i += 64 / (i64)sizeof(u16)) prefetch_l1(rows.at + j * rows.stride + i);
   }
 
   void score() const {

@@ -17,7 +17,7 @@ struct BlockRows {
   u16* near;
   i64 bytes() const { return (k * BITS + 7) / 8; }
   void prefetch(i64 row, i64 i) const {
-    if (i * BITS % 512 == 0) _mm_prefetch((const char*)w + row * bytes() + i * BITS / 8, _MM_HINT_T1);
+    if (i * BITS % 512 == 0) prefetch_l2(w + row * bytes() + i * BITS / 8);
   }
   // Return numbers [i, i + width) of the two tiles of rows from j on. Rows and numbers that are missing are zeros.
   TileRows rows(i64 j, i64 i, i64 count, i64 width) const {

@@ -81,8 +81,8 @@ static void fill_panel(const u8* w, i64 count, i64 bytes, const ByteRoom& room) 
 struct Pace {
   const char* at;
   i64 bytes;
-  [[gnu::always_inline]] inline void go() {
-    for (i64 i = 0; i < bytes; i += 64) _mm_prefetch(at + i, _MM_HINT_T1);
+  void go() {
+    for (i64 i = 0; i < bytes; i += 64) prefetch_l2(at + i);
     at += bytes;
   }
 };
@@ -102,7 +102,7 @@ static inline void byte_cells(const ByteRoom& room, const i8* x, float (*cells)[
     _tile_loadd(2, x + ahead * WOVEN, 64);
     _tile_dpbssd(0, 1, 2);
     _tile_stored(0, sums[ahead++ % 2], 64);
-    for (i64 i = 0; i < WOVEN; i += 64) _mm_prefetch((const char*)x + (ahead + 1) * WOVEN + i, _MM_HINT_T0);
+    for (i64 i = 0; i < WOVEN; i += 64) prefetch_l1(x + (ahead + 1) * WOVEN + i);
   };
   multiply();
   i64 p = 0;
@@ -140,7 +140,7 @@ static void byte_tiles(const L& a, const X& x, const ByteRoom& room, i64 from, i
     asm volatile("" ::: "memory");  // GCC does not know that a tile's load reads memory
     Pace pace{(const char*)(a.w + (j + HEIGHT) * bytes), HEIGHT * bytes / (room.groups * x.blocks)};
     for (i64 g = 0; g < room.groups; g++) {
-      for (i64 r = g * HEIGHT; r < a.rows && r < (g + 1) * HEIGHT; r++) __builtin_prefetch(a.y + r * a.n + j, 1);  // written soon, each in a page of its own
+      for (i64 r = g * HEIGHT; r < a.rows && r < (g + 1) * HEIGHT; r++) prefetch_to_write(a.y + r * a.n + j);  // written soon, each in a page of its own
       byte_cells<X>(room, room.woven + g * x.blocks * WOVEN, cells, pace);
       write(a, {cells[0]}, j, count, g * HEIGHT);
     }

@@ -52,18 +52,18 @@ i64 Linear<T, Y>::chunk() const {
 constexpr int SUMS = LANES == 16 ? 1 : 2;
 static inline V joined(const V* sums) { return SUMS == 1 ? sums[0] : sums[0] + sums[1]; }
 
-// Prefetch one vector of each half of a PAIR. Must be always_inline: GCC removes a call whose only effect is a prefetch.
+// Prefetch one vector of each half of a PAIR.
 template <class T>
-[[gnu::always_inline]] static inline void prefetch(const T* w) {
+static inline void prefetch(const T* w) {
   if constexpr (LANES == 16) {
-    __builtin_prefetch(w, 0, 2);
-    if constexpr (sizeof(T) == 4) __builtin_prefetch((const char*)w + 64, 0, 2);
-  } else if constexpr (sizeof(T) == 2) __builtin_prefetch(w, 0, 3);
+    prefetch_l2(w);
+    if constexpr (sizeof(T) == 4) prefetch_l2((const char*)w + 64);
+  } else if constexpr (sizeof(T) == 2) prefetch_l1(w);
 }
 // Prefetch further along this row. On Cascade Lake one row of bf16 went from 19.3 to 22.1 GB/s, four from 15.5 to 20, one of int4 from 18.3
 // to 21.2; on a Zen 3 core bf16 went from 16.6 to 19.2, and float lost a tenth.
 template <class T>
-[[gnu::always_inline]] static inline void ahead(const T* w) {
+static inline void ahead(const T* w) {
   prefetch(w + (LANES == 16 ? 4096 : 1024) / sizeof(T));
 }
 // A tile's share of the next block of w, to prefetch. With several tiles on one block, the first would wait for memory and the others leave

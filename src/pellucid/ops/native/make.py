@@ -28,7 +28,7 @@ AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 VNNI = (*AVX512, "-mavx512vnni")
 BF16 = (*VNNI, "-mavx512bf16")
-AMX = (*BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8", "-mprfchw")
+AMX = (*BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8")
 X86 = {"avx2": AVX2, "avx512": AVX512, "avx512_vnni": VNNI, "avx512_bf16": BF16, "amx_bf16": AMX}
 ARM = {"neon": (), "neon_dot": ("-march=armv8.2-a+dotprod",)}
 MACHINES = {("linux", "x86_64"): X86, ("linux", "aarch64"): ARM, ("darwin", "arm64"): ARM}

@@ -42,7 +42,7 @@ static inline i64 waiting_cells(i64 rows, i64 columns) { return parts(columns, P
 struct PlainRows {
   const u16* w;
   i64 k;
-  void prefetch(i64 row, i64 i) const { _mm_prefetch((const char*)(w + row * k + i), _MM_HINT_T1); }
+  void prefetch(i64 row, i64 i) const { prefetch_l2(w + row * k + i); }
   TileRows rows(i64 j, i64 i, i64 count, i64 width) const { return {w + j * k + i, count, k, width}; }
 };
 
@@ -68,7 +68,7 @@ static void many_tiles(const L& a, const W& w, const u16* x, float* space, i64 f
         Y* y = a.y + g * HEIGHT * a.n + j;
         const auto beside = [&](i64 of) {
           for (i64 r = 0; r < ahead; r++) w.prefetch(later + r, at + of);  // a step's numbers are a line of a row
-          for (i64 r = (i + of) / STEP * written, last = r + written; r < last && r < PAIR_OF_TILES; r++) __builtin_prefetch(y + r * a.n, 1);
+          for (i64 r = (i + of) / STEP * written, last = r + written; r < last && r < PAIR_OF_TILES; r++) prefetch_to_write(y + r * a.n);
         };
         const u16* of_x = x + g * size + i * HEIGHT;
         if (g + 1 < last) multiply<2, 2>(rows, of_x, size, HEIGHT, cells, i > 0, beside);

@@ -235,6 +235,9 @@ static inline void write(const L& a, const Columns& columns, i64 column, i64 cou
   }
 }
 
+// Numbers of w between those that are multiplied and those that are prefetched. Tiles of x come from the second cache, and with them a core has as
+// many lines on their way as it can: w's are asked for while the loads of x before them still wait.
+constexpr i64 AHEAD = 2 * STEP;
 // Compute columns [from, to) of up to FEW_GROUPS groups of rows, woven at x.
 template <int GROUPS, class L>
 static void few_tiles(const L& a, const u16* x, i64 from, i64 to) {
@@ -245,7 +248,13 @@ static void few_tiles(const L& a, const u16* x, i64 from, i64 to) {
     const int bits = apart_bits(to - j, GROUPS, a.k);
     const i64 apart = 1 << bits;
     count = to - j < TALL * HEIGHT * apart ? to - j : TALL * HEIGHT * apart;
-    for (i64 t = 0; t < apart; t++) multiply<TALL, GROUPS>({a.w + (j + t) * a.k, count / apart, apart * a.k, a.k}, x, size, side, cells + t * CELLS, false, [](i64) {});
+    for (i64 t = 0; t < apart; t++) {
+      const TileRows rows{a.w + (j + t) * a.k, count / apart, apart * a.k, a.k};
+      const auto beside = [&](i64 i) {
+        for (i64 r = 0; r < TALL * HEIGHT; r++) prefetch_l1(rows.w + r * rows.apart + i + AHEAD);
+      };
+      multiply<TALL, GROUPS>(rows, x, size, side, cells + t * CELLS, false, beside);
+    }
     for (i64 g = 0; g < GROUPS; g++) write(a, {cells[g * TALL][0], bits, CELLS * HEIGHT * HEIGHT}, j, count, g * HEIGHT);
   }
 }

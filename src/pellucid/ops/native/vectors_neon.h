@@ -185,6 +185,9 @@ static inline void places(i64* to, i64 i, unsigned bits) {
   for (int j = 0; j < LANES; j++) *to = i + j, to += bits >> j & 1;
 }
 
+// Prefetch a cache line, into the first cache or the second. In assembler: see vectors_x86.h.
+static inline void prefetch_l1(const void* p) { asm volatile("prfm pldl1keep, %a0" ::"p"(p)); }
+static inline void prefetch_l2(const void* p) { asm volatile("prfm pldl2keep, %a0" ::"p"(p)); }
 static inline void relax() { asm volatile("isb"); }  // in a loop that waits: `yield` does nothing on most cores
 // Keep in registers: else GCC loads them again for every row of w.
 static inline void kept(V& a, V& b) { asm("" : "+w"(a.a), "+w"(a.b), "+w"(b.a), "+w"(b.b)); }

@@ -83,6 +83,8 @@ static inline void transpose(const Eight* v, float* to, const i64* at) {
     for (int i = 0; i < 8; i++) to[at[j] + i] = v[i][j];
 }
 static inline void halves(V v, Eight* out) { out[0] = v; }
+static inline void prefetch_l1(const void*) {}
+static inline void prefetch_l2(const void*) {}
 static inline void kept(V&, V&) {}
 static inline void kept(I&) {}
 
