@@ -52,13 +52,14 @@ struct alignas(64) TileShapes {
   uint8_t palette = 1, zeros[15] = {};
   uint16_t bytes[16] = {};
   uint8_t rows[16] = {};
-  constexpr explicit TileShapes(int abreast) {
-    for (int t = 0; t < 8; t++) bytes[t] = t == 4 || t == 5 ? 64 : 4 * abreast, rows[t] = HEIGHT;
+  constexpr explicit TileShapes(int abreast, int high = HEIGHT) {
+    for (int t = 0; t < 8; t++) bytes[t] = t == 4 || t == 5 ? 64 : 4 * abreast, rows[t] = t < 6 ? high : HEIGHT;
   }
 };
-static constexpr TileShapes ONE_ROW(1), HALF_GROUP(8), WHOLE_GROUP(16);  // constants: GCC believes that a load reads eight bytes only
+static constexpr TileShapes ONE_ROW(1), HALF_GROUP(8), WHOLE_GROUP(16), EIGHT_HIGH(16, 8);  // constants: GCC believes that a load reads eight bytes only
 struct Tiles {  // for this thread. Given back, since torch's library has its own
-  explicit Tiles(i64 abreast) { _tile_loadconfig(abreast == 1 ? &ONE_ROW : abreast == 8 ? &HALF_GROUP : &WHOLE_GROUP); }
+  explicit Tiles(i64 abreast) : Tiles(abreast == 1 ? ONE_ROW : abreast == 8 ? HALF_GROUP : WHOLE_GROUP) {}
+  explicit Tiles(const TileShapes& shapes) { _tile_loadconfig(&shapes); }
   ~Tiles() { _tile_release(); }
 };
 
