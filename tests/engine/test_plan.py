@@ -16,7 +16,7 @@ from pellucid.batch.step import Step
 from pellucid.engine.plans import Plans
 from pellucid.nn.transformer import Decoder
 from pellucid.ops import native
-from pellucid.ops.native import library
+from pellucid.ops.native import library, planned_calls
 from pellucid.ops.native import plan as plans
 from pellucid.watching.watch import watch
 
@@ -318,16 +318,16 @@ def test_any_order_that_the_waits_allow_is_right(family: str) -> None:
 @needs_kernels
 @pytest.mark.parametrize("wrong", ["no wait", "no reads", "no writes", "by base"])
 def test_a_missing_wait_is_seen(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    conflict, add = plans.conflict, plans.Recording.add_call
+    conflict, add = planned_calls.conflict, plans.Recording.add_call
     if wrong == "no wait":
-        monkeypatch.setattr(plans, "conflict", lambda a, b: b.op.name != "attend" and conflict(a, b))
+        monkeypatch.setattr(planned_calls, "conflict", lambda a, b: b.op.name != "attend" and conflict(a, b))
     elif wrong == "no reads":  # a wire that a twin forgot to declare
         monkeypatch.setattr(plans.Recording, "add_call", lambda s, op, line, r, w: add(s, op, line, () if op.name == "add" else r, w))
     elif wrong == "no writes":
         monkeypatch.setattr(plans.Recording, "add_call", lambda s, op, line, r, w: add(s, op, line, r, () if op.name == "store" else w))
     else:  # comparing first addresses instead of ranges misses a view into the middle
         x = torch.ones(1, 4, 8)
-        monkeypatch.setattr(plans, "overlap", lambda a, b: any(p == r for p, _ in a for r, _ in b))
+        monkeypatch.setattr(planned_calls, "overlap", lambda a, b: any(p == r for p, _ in a for r, _ in b))
         with native.record() as recording:
             native.add(native.add(x, x)[:, 2:], x[:, 2:])
         assert recording.plan().calls[1].after == 0

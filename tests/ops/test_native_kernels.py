@@ -79,10 +79,10 @@ def test_the_sources_as_they_are_compile(sources: Path) -> None:
 
 
 def calls() -> Iterator[tuple[str, set[str]]]:
-    """Yield every `call("kernel", ..., word=...)` in the package, by the kernels that it may mean."""
+    """Yield every `call("kernel", ..., word=...)` in the package, and every planned one, by the kernels that it may mean."""
     for path in make.HERE.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "call":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("call", "planned"):
                 words = {k.arg or "**" for k in node.keywords}
                 yield from ((name, words) for name in kernels_of(node.args[0]))
 

@@ -24,7 +24,7 @@ import torch
 
 from pellucid.ops.native import attention, drawing, library, make, quantised, routing, twins
 from pellucid.ops.native.library import described
-from pellucid.ops.native.plan import extent
+from pellucid.ops.native.planned_calls import extent
 from tiny import swapped
 
 CXX, QEMU = "aarch64-linux-gnu-g++", "qemu-aarch64"

@@ -18,7 +18,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pellucid.ops.native.library import Library
-from pellucid.ops.native.plan import Range, extent
+from pellucid.ops.native.planned_calls import Range, extent
 
 PAGE = mmap.PAGESIZE
 SHUT, READ_ONLY = 0, 1  # PROT_NONE, PROT_READ

@@ -14,7 +14,7 @@ import test_native_kinds as kinds
 import test_native_rows as rows
 from pellucid.ops import native
 from pellucid.ops.blocks import BITS, quantised
-from pellucid.ops.native import library
+from pellucid.ops.native import library, twins
 from pellucid.ops.sampling.settings import Sampling
 from pellucid.ops.sampling.stages import sure_draw
 from pellucid.ops.sampling.token_mask import TokenMask
@@ -42,6 +42,20 @@ def products(dtype: torch.dtype) -> None:
             native.linear(x, w, b), native.linear_wide(x, w, None)
         for form in BITS:
             native.linear_blocks(x, quantised(w.float(), form, dtype), b)
+
+
+def gated() -> None:
+    """Compute the neurons of gated parts by the one call that a plan has for three."""
+    for count, k, n in ((17, 33, 7), (33, 7, 129), *LARGE):
+        x, gate, up = (test_native.rand(*shape, dtype=torch.bfloat16) for shape in ((count, k), (n, k), (n, k)))
+        b, y = test_native.rand(n, dtype=torch.bfloat16), torch.empty(count, n, dtype=torch.bfloat16)
+        rows = twins.pack(x)
+        for bias in (b, None):
+            twins.call(
+                "neurons_many", 1, (rows, gate, up, *([] if bias is None else [bias])), (y,), gate=gate.data_ptr(), up=up.data_ptr(),
+                x=rows.data_ptr(), y=y.data_ptr(), gate_bias=twins.address(bias), up_bias=twins.address(bias), rows=count, n=n, k=k,
+                act=twins.ACTS["silu"], amount=0.0,
+            )  # fmt: skip
 
 
 def routed(dtype: torch.dtype) -> None:
@@ -116,3 +130,5 @@ def run() -> None:
             small(dtype)
             attention(dtype)
         every.kernels_of_floats()
+        if library.lib is not None and library.lib.tiles:
+            gated()

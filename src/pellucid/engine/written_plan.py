@@ -32,7 +32,7 @@ from pellucid.errors import UseError
 from pellucid.nn.transformer import Decoder, Encoder, EncoderDecoder
 from pellucid.ops.blocks import Blocks
 from pellucid.ops.native import Plan
-from pellucid.ops.native.plan import PlannedCall, Range
+from pellucid.ops.native.planned_calls import PlannedCall, Range
 from pellucid.watching.watch import watch
 
 HEAD = 24  # bytes of a call before its words

@@ -14,6 +14,7 @@
 #include "block_many.h"
 #include "burst.h"
 #include "many.h"
+#include "neurons_many.h"
 #include "sample.h"
 #endif
 
@@ -34,7 +35,7 @@
 #define KERNELS OF_A_STEP
 #else
 #if defined(__AMX_BF16__)
-#define OF_TILES ONE(attend_tiles) ONE(pack_tiles) BITS(many_int8, block_many, 8) BITS(many_int4, block_many, 4)
+#define OF_TILES ONE(attend_tiles) ONE(neurons_many) ONE(pack_tiles) BITS(many_int8, block_many, 8) BITS(many_int4, block_many, 4)
 #else
 #define OF_TILES
 #endif

@@ -40,7 +40,8 @@ class Op:
         self.name, self.code, self.letters, self.fields = name, code, letters, tuple(fields)
         if len(letters) != len(self.fields) or len(set(self.fields)) != len(self.fields):
             raise OSError(f"kernel {name}: {letters} for {' '.join(fields)}")
-        self.packed = Struct(f"=3q{letters.replace('p', 'q')}").pack
+        words = Struct(f"=3q{letters.replace('p', 'q')}")
+        self.packed, self.unpacked = words.pack, words.unpack
 
     def line(self, half: int, words: Mapping[str, float]) -> bytes:
         """Pack a call, each word in the place of its name. Raises TypeError unless the words are the kernel's own."""

@@ -12,7 +12,6 @@ earlier call that wrote memory it reads or writes, or read memory it writes. A p
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from struct import pack_into
 from typing import Any
 
@@ -24,9 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pellucid.errors import UseError
 from pellucid.ops.native import library
 from pellucid.ops.native.library import Op
+from pellucid.ops.native.planned_calls import PlannedCall, extent, joined, overlap, wire
 from pellucid.ops.native.reused_memory import ReusedMemory
 
-Range = tuple[int, int]  # addresses, the second one past the end
 AFTER = 16  # the byte, in the words of a call, that says how many calls it waits for
 
 
@@ -34,44 +33,9 @@ class Unplannable(UseError):  # noqa: N818
     """A forward that touches data outside the native calls, so that a replay would leave work out."""
 
 
-@dataclass(frozen=True)
-class PlannedCall:
-    """One call of a plan. after: the number of leading calls that must be done before it starts."""
-
-    op: Op
-    words: bytes
-    reads: tuple[Range, ...]
-    writes: tuple[Range, ...]
-    after: int = 0
-
-
-def extent(t: Tensor) -> Range:
-    """Return the range of addresses that a tensor spans."""
-    reach = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
-    return t.data_ptr(), t.data_ptr() + reach * t.element_size()
-
-
 def same_memory(a: Tensor, b: Tensor) -> bool:
     """True if two tensors are the same numbers of the same memory."""
     return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride() and a.dtype is b.dtype
-
-
-def overlap(a: Sequence[Range], b: Sequence[Range]) -> bool:
-    return any(p < s and r < q for p, q in a for r, s in b)
-
-
-def conflict(first: PlannedCall, second: PlannedCall) -> bool:
-    """True if one of two calls writes memory that the other reads or writes."""
-    return overlap(first.writes, (*second.reads, *second.writes)) or overlap(first.reads, second.writes)
-
-
-def wire(calls: list[PlannedCall]) -> list[PlannedCall]:
-    """Set `after` of each call: it waits for the last call that it conflicts with, and so for all before that."""
-    wired: list[PlannedCall] = []
-    for i, call in enumerate(calls):
-        after = next((j + 1 for j in range(i - 1, -1, -1) if conflict(calls[j], call)), 0)
-        wired.append(PlannedCall(call.op, call.words, call.reads, call.writes, after))
-    return wired
 
 
 class Plan:
@@ -115,6 +79,9 @@ class Recording:
     def __init__(self, memory: ReusedMemory | None = None, dry: bool = False) -> None:
         self.memory, self.dry = memory, dry
         self.calls: list[PlannedCall] = []
+        self.written: list[
+            list[tuple[int, int]]
+        ] = []  # in reused memory, by call: the address of each tensor, and which use of its block it was
         self.alive: list[torch.UntypedStorage] = []  # not the tensors: a parameter may be given other memory
         self.off = False  # inside paused(): torch makes an output tensor, or a table that is the same at every step
         # the rows that were packed last, by what, what that made, and the calls up to then
@@ -138,6 +105,8 @@ class Recording:
         storages = (t.untyped_storage() for t in (*reads, *writes))
         self.alive += (s for s in storages if self.memory is None or not self.memory.holds(s))
         self.calls.append(PlannedCall(op, line, tuple(map(extent, reads)), tuple(map(extent, writes))))
+        if self.memory is not None:
+            self.written.append([(t.data_ptr(), self.memory.uses[t.data_ptr()]) for t in writes])
 
     def packed_once(self, x: Tensor, pack: Callable[[Tensor], Tensor]) -> Tensor:
         """Return pack(x), or what it made before if that was of the same rows and no call has written them since: as of q, k and v."""
@@ -150,7 +119,13 @@ class Recording:
         return packed
 
     def plan(self) -> Plan:
-        return Plan(self.calls, self.alive)
+        """Return the plan of the calls so far. Calls are joined where what lies between them is in no tensor any more."""
+        self.packed = None  # which holds a tensor
+        return Plan(joined(self.calls, self.died), self.alive)
+
+    def died(self, call: int) -> bool:
+        """True if no tensor holds what a call has written, so that only later calls can read it."""
+        return self.memory is not None and all(self.memory.died(address, use) for address, use in self.written[call])
 
 
 DTYPES = torch.ops.aten.promote_types.default  # of two dtypes a third

@@ -10,6 +10,7 @@ b = memory.empty((4, 4), torch.float32)     the same 64 bytes
 import ctypes
 import math
 import weakref
+from collections import Counter
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class ReusedMemory:
         self.limit = limit
         self.kept: dict[int, Tensor] = {}
         self.free: dict[int, list[int]] = {}
+        self.uses = Counter[int]()
         self.size = 0
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -44,9 +46,14 @@ class ReusedMemory:
             block = huge_pages.empty((size,), torch.uint8)
             address = block.data_ptr()
             self.kept[address], self.size = block, self.size + size
+        self.uses[address] += 1
         lent = (ctypes.c_char * size).from_address(address)  # the tensor's storage holds it, and nothing else does
         weakref.finalize(lent, free.append, address).atexit = False
         return torch.frombuffer(lent, dtype=dtype, count=count).view(shape)
+
+    def died(self, address: int, use: int) -> bool:
+        """True if the tensor in the block at an address, the `use`-th that it has served, is gone."""
+        return self.uses[address] > use or any(address in free for free in self.free.values())
 
     def holds(self, storage: torch.UntypedStorage) -> bool:
         """True if a storage lies in this memory."""

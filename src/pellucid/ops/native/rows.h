@@ -136,12 +136,29 @@ static inline V clamped(V x) {  // gpt-oss: x * sigmoid(1.702 x), x at most 7
   x = min(set(7.f), x);
   return x / (set(1.f) + exponent(x * set(-1.702f)));
 }
-template <class T, class F>
-static void gate_by(const Gate<T>& a, Work& work, F act) {
-  each_run(work, a.n, [&](i64 i, i64 n) {
-    V v = act(load(a.g + i, n));
-    store(a.y + i, a.up ? v * load(a.up + i, n) : v, n);
-  });
+// Compute numbers [from, to).
+template <class T>
+static void gate_run(const Gate<T>& a, i64 from, i64 to) {
+  const V amount = set((float)a.amount);
+  const auto by = [&](auto act) {
+    steps(from, to, [&](i64 i, i64 n) {
+      V v = act(load(a.g + i, n));
+      store(a.y + i, a.up ? v * load(a.up + i, n) : v, n);
+    });
+  };
+  if (a.act == 0) by([](V x) { return gelu_tanh(x); });
+  if (a.act == 1) by([](V x) { return gelu(x); });
+  if (a.act == 2) by([](V x) { return silu(x); });
+  if (a.act == 3) by([](V x) { return relu(x); });
+  if (a.act == 5) by([&](V x) { return x * amount; });
+  if (a.act == 8) by([](V x) { return x; });
+  if (a.act == 7) by([](V x) { return set(1.f) / (set(1.f) + exponent(set(0.f) - x)); });
+  if (a.act == 6) by([&](V x) { return amount * tangent(x / amount); });
+  if (a.act == 9) by([&](V x) { return max(set(0.f) - amount, min(amount, x)); });
+  if (a.act == 4)  // clamped's up lies in -7 ... 7 and gains 1
+    steps(from, to, [&](i64 i, i64 n) {
+      store(a.y + i, clamped(load(a.g + i, n)) * (max(set(-7.f), min(set(7.f), load(a.up + i, n))) + set(1.f)), n);
+    });
 }
 template <class T>
 static i64 gate_pieces(const Gate<T>& a) {
@@ -149,20 +166,8 @@ static i64 gate_pieces(const Gate<T>& a) {
 }
 template <class T>
 static void gate(const Gate<T>& a, Work& work) {
-  const V amount = set((float)a.amount);
-  if (a.act == 0) gate_by(a, work, [](V x) { return gelu_tanh(x); });
-  if (a.act == 1) gate_by(a, work, [](V x) { return gelu(x); });
-  if (a.act == 2) gate_by(a, work, [](V x) { return silu(x); });
-  if (a.act == 3) gate_by(a, work, [](V x) { return relu(x); });
-  if (a.act == 5) gate_by(a, work, [&](V x) { return x * amount; });
-  if (a.act == 8) gate_by(a, work, [](V x) { return x; });
-  if (a.act == 7) gate_by(a, work, [](V x) { return set(1.f) / (set(1.f) + exponent(set(0.f) - x)); });
-  if (a.act == 6) gate_by(a, work, [&](V x) { return amount * tangent(x / amount); });
-  if (a.act == 9) gate_by(a, work, [&](V x) { return max(set(0.f) - amount, min(amount, x)); });
-  if (a.act == 4)  // clamped's up lies in -7 ... 7 and gains 1
-    each_run(work, a.n, [&](i64 i, i64 n) {
-      store(a.y + i, clamped(load(a.g + i, n)) * (max(set(-7.f), min(set(7.f), load(a.up + i, n))) + set(1.f)), n);
-    });
+  const i64 size = numbers_a_piece(a.n);
+  for (i64 p; (p = work.next()) >= 0;) gate_run(a, p * size, (p + 1) * size < a.n ? (p + 1) * size : a.n);
 }
 
 // ---- convolve: each channel's last `taps` rows in pages, each times its own number of weight [taps width], plus bias (arXiv 2511.23404)
