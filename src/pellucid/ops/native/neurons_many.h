@@ -39,14 +39,16 @@ static void neurons_many(const NeuronsMany& a, Work& work) {
     const i64 from = p % pieces * chunk, to = from + chunk < a.n ? from + chunk : a.n, width = to - from, next = then < 0 ? from : then % pieces * chunk;
     const i64 first = p / pieces * block, last = first + block < groups ? first + block : groups, row = first * HEIGHT;
     u16 *const g = near - row * width, *const up = g + block * HEIGHT * width;  // as row 0 would lie
-    const Linear<u16> gated{a.gate, a.x, g - from, a.gate_bias, a.rows, width, a.k}, upward{a.up, a.x, up - from, a.up_bias, a.rows, width, a.k};
-    if (few) few_tiles(gated, a.x, from, to), few_tiles(upward, a.x, from, to);
-    else {
-      many_tiles(gated, both, a.x, space, from, to, a.n + from, first, last);
-      const Linear<u16> stacked{a.up, a.x, up - from - a.n, a.up_bias ? a.up_bias - a.n : nullptr, a.rows, width, a.k};
-      many_tiles(stacked, both, a.x, space, a.n + from, a.n + to, next, first, last);
-    }
-    for (i64 r = row; r < a.rows && r < last * HEIGHT; r++) gate_run(Gate<u16>{g + r * width, up + r * width, a.y + r * a.n + from, width, a.act, a.amount}, 0, width);
+    // Compute columns [from, to) of one product, whose weight's rows begin at `skip` of both.
+    const auto product = [&](const u16* w, const u16* bias, u16* y, i64 skip, i64 then) {
+      if (few) return few_tiles(Linear<u16>{w, a.x, y - from, bias, a.rows, width, a.k}, a.x, from, to);
+      const Linear<u16> part{w, a.x, y - skip - from, bias ? bias - skip : nullptr, a.rows, width, a.k};
+      many_tiles(part, both, a.x, space, skip + from, skip + to, then, first, last);
+    };
+    product(a.gate, a.gate_bias, g, 0, a.n + from);
+    product(a.up, a.up_bias, up, a.n, next);
+    for (i64 r = row; r < a.rows && r < last * HEIGHT; r++)
+      gate_run(Gate<u16>{g + r * width, up + r * width, a.y + r * a.n + from, width, a.act, a.amount}, 0, width);
   }
 }
 #endif

@@ -248,9 +248,9 @@ static inline void to_bytes(const float* x, float by, i8* bytes) {
 
 // Prefetch a cache line, into the first cache or the second, or to be written. In assembler: GCC removes a call or a lambda whose only effect
 // is a prefetch by a builtin, which costs prompts 3 to 10%.
-static inline void prefetch_l1(const void* p) { asm volatile("prefetcht0 %a0" ::"p"(p)); }
-static inline void prefetch_l2(const void* p) { asm volatile("prefetcht1 %a0" ::"p"(p)); }
-static inline void prefetch_to_write(const void* p) { asm volatile("prefetchw %a0" ::"p"(p)); }
+static inline void prefetch_l1(const void* p) { asm volatile("prefetcht0 %0" ::"m"(*(const char*)p)); }
+static inline void prefetch_l2(const void* p) { asm volatile("prefetcht1 %0" ::"m"(*(const char*)p)); }
+static inline void prefetch_to_write(const void* p) { asm volatile("prefetchw %0" ::"m"(*(const char*)p)); }
 static inline void relax() { _mm_pause(); }  // in a loop that waits
 // Keep in registers: else GCC loads them again for every row of w.
 static inline void kept(V& a, V& b) { asm("" : "+v"(a), "+v"(b)); }
