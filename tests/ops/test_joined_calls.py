@@ -13,7 +13,6 @@ from tiny import swapped
 
 pytestmark = pytest.mark.skipif(library.lib is None or not library.lib.tiles, reason="no tiles here (AMX)")
 ROWS = (17, 33, 64, 65, 130, 600)  # two to four groups of sixteen, more, two pieces of rows
-MEMORY = native.ReusedMemory()  # a plan does not hold it
 SHAPES = ((31, 40), (70, 96), (257, 288), (600, 320))  # of a weight: columns of one piece and several, odd ends, blocks of k
 ACTS = ("silu", "gelu", "gelu_tanh", "relu", "clamped")
 THREE, ONE = ["pack", "many", "many", "gate"], ["pack", "neurons_many"]
@@ -48,7 +47,7 @@ def names(plan: Plan) -> list[str]:
 
 def recorded(part: Part, act: str = "silu") -> tuple[Plan, Tensor]:
     """Return the plan of a part in reused memory, and what it writes."""
-    with native.record(MEMORY, dry=True) as recording:
+    with native.record(native.ReusedMemory(), dry=True) as recording:
         y = part.neurons(part.x, act)
     return recording.plan(), y
 
@@ -96,8 +95,8 @@ def test_a_product_that_a_tensor_has_is_written(monkeypatch: pytest.MonkeyPatch)
     """A tensor between the calls that is kept, as one of a hook's, has the numbers of a replay."""
 
     def written(which: int) -> bool:
-        part, memory = Part(40, 70, 96), native.ReusedMemory()
-        with native.record(memory, dry=True) as recording:
+        part = Part(40, 70, 96)
+        with native.record(native.ReusedMemory(), dry=True) as recording:
             kept = part.products(part.x)
             native.gate(*kept, "silu")
             own = kept[which]
@@ -113,8 +112,8 @@ def test_a_product_that_a_tensor_has_is_written(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_product_that_a_later_call_reads_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     def right() -> bool:
-        part, memory = Part(40, 70, 96), native.ReusedMemory()  # without numbers of an earlier replay
-        with native.record(memory, dry=True) as recording:
+        part = Part(40, 70, 96)
+        with native.record(native.ReusedMemory(), dry=True) as recording:
             gate, up = part.products(part.x)
             y = native.add(native.gate(gate, up, "silu"), up)
             del gate, up
@@ -130,7 +129,7 @@ def test_a_product_that_a_later_call_reads_is_written(monkeypatch: pytest.Monkey
 def test_memory_that_is_written_again_does_not_count_as_read() -> None:
     """Two parts one after the other in the same memory are both joined."""
     first, second = Part(40, 96, 96), Part(40, 96, 96)
-    with native.record(MEMORY, dry=True) as recording:
+    with native.record(native.ReusedMemory(), dry=True) as recording:
         y = second.neurons(first.neurons(first.x))
     plan = recording.plan()
     assert names(plan) == ONE * 2
@@ -142,7 +141,7 @@ def test_memory_that_is_written_again_does_not_count_as_read() -> None:
 def test_two_products_that_are_no_pair_stay(other: str) -> None:
     part = Part(40, 96, 96)
     rows = native.add(part.x, part.x) if other == "x" else part.x
-    with native.record(MEMORY, dry=True) as recording:
+    with native.record(native.ReusedMemory(), dry=True) as recording:
         g, up = native.linear(part.x, part.gate, None), native.linear(rows, part.up, None)
         native.gate(up, g, "silu") if other == "n" else native.gate(g, up, "silu")
         del g, up

@@ -16,7 +16,6 @@ one after another in memory, so that cross attention finds the source's keys and
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
-from struct import unpack_from
 from typing import Any
 
 import torch
@@ -206,13 +205,11 @@ class PlanWriter:
 
     def call(self, call: PlannedCall) -> dict[str, Any]:
         """Return a call with its words by name; a pointer as region and offset, a null pointer as null."""
-        op, words = call.op, dict[str, Any]()
-        letters = [op.letters[i] for i in range(len(op.fields))]
-        code = unpack_from("=q", call.words)[0]
-        for i, (name, letter) in enumerate(zip(op.fields, letters, strict=True)):
-            word = unpack_from("=d" if letter == "d" else "=q", call.words, HEAD + 8 * i)[0]
-            words[name] = word if letter != "p" else list(self.place(word)) if word else None
-        return {"op": op.name, "half": code - op.code, "words": words}
+        words = dict[str, Any](call.fields)
+        for name, letter in zip(call.op.fields, call.op.letters, strict=True):
+            if letter == "p":
+                words[name] = list(self.place(words[name])) if words[name] else None
+        return {"op": call.op.name, "half": call.half, "words": words}
 
     def tensor(self, x: Tensor) -> dict[str, Any]:
         """Describe where a tensor lies."""

@@ -5,11 +5,12 @@
     plan = recording.plan()
     plan.replay()                    # writes the same tensor, `logits`, from the data now behind the pointers
 
-Everything that changes from step to step is behind a pointer: the token, the position, the table of pages. A call waits for the last
-earlier call that wrote memory it reads or writes, or read memory it writes. A plan owns the memory behind its pointers.
+Everything that changes from step to step is behind a pointer: the token, the position, the table of pages. A plan owns the memory behind
+its pointers. Which call waits for which, and which are joined, is in planned_calls.py.
 """
 
 import ctypes
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from struct import pack_into
@@ -41,8 +42,8 @@ def same_memory(a: Tensor, b: Tensor) -> bool:
 class Plan:
     """A recorded step, valid until one of its weights or modules is replaced."""
 
-    def __init__(self, calls: list[PlannedCall], alive: list[torch.UntypedStorage]) -> None:
-        self.calls, self.alive = wire(calls), alive
+    def __init__(self, calls: list[PlannedCall], alive: list[torch.UntypedStorage], memory: ReusedMemory | None = None) -> None:
+        self.calls, self.alive, self.memory = wire(calls), alive, memory
         words, at = bytearray().join(call.words for call in calls), 0
         for call in self.calls:
             pack_into("=q", words, at + AFTER, call.after)
@@ -79,9 +80,7 @@ class Recording:
     def __init__(self, memory: ReusedMemory | None = None, dry: bool = False) -> None:
         self.memory, self.dry = memory, dry
         self.calls: list[PlannedCall] = []
-        self.written: list[
-            list[tuple[int, int]]
-        ] = []  # in reused memory, by call: the address of each tensor, and which use of its block it was
+        self.written: list[list[weakref.finalize[Any, Any] | None]] = []  # by call: of each tensor in reused memory, alive as long as it is
         self.alive: list[torch.UntypedStorage] = []  # not the tensors: a parameter may be given other memory
         self.off = False  # inside paused(): torch makes an output tensor, or a table that is the same at every step
         # the rows that were packed last, by what, what that made, and the calls up to then
@@ -105,8 +104,7 @@ class Recording:
         storages = (t.untyped_storage() for t in (*reads, *writes))
         self.alive += (s for s in storages if self.memory is None or not self.memory.holds(s))
         self.calls.append(PlannedCall(op, line, tuple(map(extent, reads)), tuple(map(extent, writes))))
-        if self.memory is not None:
-            self.written.append([(t.data_ptr(), self.memory.uses[t.data_ptr()]) for t in writes])
+        self.written.append([None if self.memory is None else self.memory.last.get(t.data_ptr()) for t in writes])
 
     def packed_once(self, x: Tensor, pack: Callable[[Tensor], Tensor]) -> Tensor:
         """Return pack(x), or what it made before if that was of the same rows and no call has written them since: as of q, k and v."""
@@ -121,11 +119,11 @@ class Recording:
     def plan(self) -> Plan:
         """Return the plan of the calls so far. Calls are joined where what lies between them is in no tensor any more."""
         self.packed = None  # which holds a tensor
-        return Plan(joined(self.calls, self.died), self.alive)
+        return Plan(joined(self.calls, self.died), self.alive, self.memory)
 
     def died(self, call: int) -> bool:
         """True if no tensor holds what a call has written, so that only later calls can read it."""
-        return self.memory is not None and all(self.memory.died(address, use) for address, use in self.written[call])
+        return all(tensor is not None and not tensor.alive for tensor in self.written[call])
 
 
 DTYPES = torch.ops.aten.promote_types.default  # of two dtypes a third

@@ -72,10 +72,12 @@ def planned(name: str, half: int, reads: tuple[Range, ...], writes: tuple[Range,
 
 def joined(calls: Sequence[PlannedCall], died: Callable[[int], bool]) -> list[PlannedCall]:
     """Return a plan's calls, the three of a gated part as one where the kernels have it. died(i): no tensor has what call i wrote."""
-    lib, done, i = library.lib, list[PlannedCall](), 0
+    if library.lib is None or "neurons_many" not in library.lib.ops:
+        return list(calls)
+    done, i = list[PlannedCall](), 0
     while i < len(calls):
         three = calls[i : i + 3]
-        one = neurons(three) if lib is not None and "neurons_many" in lib.ops else None
+        one = neurons(three)
         if one and died(i) and died(i + 1) and not any(read_before_written(c.writes[0], calls[i + 3 :]) for c in three[:2]):
             done.append(one)
             i += 3

@@ -10,7 +10,7 @@ b = memory.empty((4, 4), torch.float32)     the same 64 bytes
 import ctypes
 import math
 import weakref
-from collections import Counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,13 +24,14 @@ class ReusedMemory:
 
     limit: the most bytes of it; a tensor beyond them gets memory of torch's. None: any number.
     kept: the blocks, by address.  free: addresses of those that no tensor holds, by their size in bytes.
+    last: by address, what is alive as long as the last tensor of the block is.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
         self.kept: dict[int, Tensor] = {}
         self.free: dict[int, list[int]] = {}
-        self.uses = Counter[int]()
+        self.last: dict[int, weakref.finalize[Any, Any]] = {}
         self.size = 0
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -46,14 +47,10 @@ class ReusedMemory:
             block = huge_pages.empty((size,), torch.uint8)
             address = block.data_ptr()
             self.kept[address], self.size = block, self.size + size
-        self.uses[address] += 1
         lent = (ctypes.c_char * size).from_address(address)  # the tensor's storage holds it, and nothing else does
-        weakref.finalize(lent, free.append, address).atexit = False
+        self.last[address] = weakref.finalize(lent, free.append, address)
+        self.last[address].atexit = False
         return torch.frombuffer(lent, dtype=dtype, count=count).view(shape)
-
-    def died(self, address: int, use: int) -> bool:
-        """True if the tensor in the block at an address, the `use`-th that it has served, is gone."""
-        return self.uses[address] > use or any(address in free for free in self.free.values())
 
     def holds(self, storage: torch.UntypedStorage) -> bool:
         """True if a storage lies in this memory."""
